@@ -1,0 +1,222 @@
+"""Models whose weights are written down: they solve the task exactly, by a known mechanism.
+
+They are ordinary `HookedStack`s, so a probe or a patch that does not find the mechanism in
+them is wrong. The residual stream is laid out in one-hot fields (`_Fields`); every layer
+moves a value from one field at one position to another field at another position.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from architectures.config import ModelConfig
+from architectures.mixers import DeltaNet, FullAttention, LinearAttention, RecurrentLayer
+from architectures.stack import HookedStack
+from composition import CompositionTask
+
+Construction = Literal["full", "full-twin", "early-linear"]
+
+SHARPNESS = 40.0
+"""Score for one matching field: what a softmax leaves to a non-match is e^-40 of it."""
+
+ROLE_WEIGHT = 8.0
+"""A position's role outweighs all that it holds, so only entries of the right function compete."""
+
+
+@torch.no_grad()
+def hand_set_model(
+    task: CompositionTask,
+    construction: Construction,
+    *,
+    mixer: str = "deltanet",
+) -> HookedStack:
+    """A stack of L + 1 layers that answers every prompt of `task` exactly.
+
+    Args:
+        task: the task itself (with its query, backward), of any size.
+        construction: how the hops are divided.
+            "full": L + 1 full layers. Layer 1 carries `z_0` to the answer position, layer
+            l + 1 looks up `z_l` there (arXiv 2412.02975).
+            "full-twin": as many full layers. Layer 1 looks up `z_1` at the start position,
+            layer 2 carries `i_1` to the answer position, the others look up.
+            "early-linear": "full-twin" with a linear layer for the carrying: L full layers
+            and one linear layer suffice.
+        mixer: "deltanet" or "linear", the linear layer of "early-linear".
+
+    Raises:
+        ValueError: an ablation of the task, an unknown construction or mixer.
+    """
+    if not task.query or task.order != "backward":
+        raise ValueError(
+            "hand-set weights exist for the task itself, not for its ablations: "
+            "use query=True and order='backward'"
+        )
+    carriers = {"full": "full", "full-twin": "full", "early-linear": mixer}
+    if construction not in carriers:
+        raise ValueError(f"unknown construction {construction!r}; use one of {', '.join(carriers)}")
+    if mixer not in ("deltanet", "linear"):
+        raise ValueError(f"no hand-set weights for mixer {mixer!r}; use deltanet or linear")
+
+    fields = _Fields.of(task)
+    schedule = ("full", carriers[construction], *["full"] * (task.hops - 1))
+    config = ModelConfig(
+        task=task,
+        schedule=schedule,
+        d_model=fields.width,
+        n_heads=1,
+        d_head=fields.head_width,
+        linear_heads=1,
+        d_key=1,
+        d_value=task.n_values,
+        normalization="none",
+    )
+    model = HookedStack(config)
+    for name, parameter in model.named_parameters():
+        if parameter.dim() > 1 or name.endswith("b_beta"):
+            parameter.zero_()
+    _set_embedding(model, fields)
+    layers = [getattr(block, block.mixer_name) for block in model.blocks]
+    query, start = fields.roles["query"], fields.roles["start"]
+    if construction == "full":
+        _set_attention(layers[0], fields, looks={query: start}, reads=fields.value, writes=0)
+        first_lookup = 1
+    else:
+        looks = {start: fields.roles["z1"], query: query}
+        _set_attention(
+            layers[0], fields, looks, reads=fields.value, writes=1, matches=[fields.value]
+        )
+        if construction == "early-linear":
+            _set_carrier(layers[1], fields, hop=1)
+        else:
+            _set_attention(layers[1], fields, {query: start}, reads=fields.hop(1), writes=1)
+        first_lookup = 2
+    for hop in range(first_lookup, task.hops + 1):
+        looks = {query: fields.roles[f"z{hop}"], start: start}
+        matches = [fields.hop(hop - 1)] + ([fields.query_part(hop - 1)] if hop > 1 else [])
+        _set_attention(layers[hop], fields, looks, fields.value, writes=hop, matches=matches)
+    model.unembed[fields.hop(task.hops)] = 10.0 * torch.eye(task.n_values)
+    return model
+
+
+@dataclass(frozen=True)
+class _Fields:
+    """One-hot fields of the residual stream, and of the space that queries and keys share.
+
+    value, query, role: what a token is. argument, selector: the value and the query part
+    that index an entry. hop(l): where `i_l` is kept once it is known.
+    """
+
+    task: CompositionTask
+    roles: dict[str, int]
+    value: slice
+    query: slice
+    role: slice
+    argument: slice
+    selector: slice
+    hops: slice
+
+    @classmethod
+    def of(cls, task: CompositionTask) -> _Fields:
+        roles = list(dict.fromkeys(entry.role for entry in task.entries))
+        values, parts = task.n_values, sum(task.branching)
+        widths = (values, parts, len(roles), values, parts, (task.hops + 1) * values)
+        ends = list(accumulate(widths, initial=0))
+        slices = [slice(begin, end) for begin, end in pairwise(ends)]
+        return cls(task, {role: index for index, role in enumerate(roles)}, *slices)
+
+    @property
+    def width(self) -> int:
+        return self.hops.stop
+
+    @property
+    def head_width(self) -> int:
+        """Queries and keys meet in: role, argument, selector."""
+        return len(self.roles) + self.task.n_values + sum(self.task.branching)
+
+    def hop(self, hop: int) -> slice:
+        begin = self.hops.start + hop * self.task.n_values
+        return slice(begin, begin + self.task.n_values)
+
+    def query_part(self, part: int) -> slice:
+        """Where `w_part` is kept inside `query`, for part 1 … L - 1."""
+        begin = self.query.start + sum(self.task.branching[: part - 1])
+        return slice(begin, begin + self.task.branching[part - 1])
+
+
+def _set_embedding(model: HookedStack, fields: _Fields) -> None:
+    embed = model.embed
+    embed.value[:, fields.value] = torch.eye(fields.task.n_values)
+    embed.query[:, fields.query] = torch.eye(embed.query.shape[0])
+    embed.role[:, fields.role] = torch.eye(embed.role.shape[0])
+    embed.argument_map[fields.value, fields.argument] = torch.eye(fields.task.n_values)
+    embed.argument_map[fields.query, fields.selector] = torch.eye(embed.query.shape[0])
+
+
+def _set_attention(
+    attn: nn.Module,
+    fields: _Fields,
+    looks: dict[int, int],
+    reads: slice,
+    writes: int,
+    matches: list[slice] | None = None,
+) -> None:
+    """A head that fetches one entry's field.
+
+    Args:
+        looks: for positions of which role, entries of which role are looked at.
+        reads: the field fetched from there.
+        writes: the hop whose field it is put into.
+        matches: fields of the looking position that the entry's argument (a field of values)
+            or selector (a query part) has to equal.
+    """
+    assert isinstance(attn, FullAttention)
+    W_Q, W_K, W_V, W_O = (W[0] for W in (attn.W_Q, attn.W_K, attn.W_V, attn.W_O))
+    roles, values = len(fields.roles), fields.task.n_values
+    argument, selector = slice(roles, roles + values), slice(roles + values, fields.head_width)
+    W_K[fields.role, :roles] = torch.eye(roles)
+    W_K[fields.argument, argument] = torch.eye(values)
+    W_K[fields.selector, selector] = torch.eye(selector.stop - selector.start)
+    strength = SHARPNESS * fields.head_width**0.5  # undoes attention's 1 / sqrt(d_head)
+    for looking, seen in looks.items():
+        W_Q[fields.role.start + looking, seen] = ROLE_WEIGHT * strength
+    for field in matches or []:
+        size = field.stop - field.start
+        inside_query = fields.query.start <= field.start < fields.query.stop
+        begin = selector.start + field.start - fields.query.start if inside_query else roles
+        W_Q[field, begin : begin + size] = strength * torch.eye(size)
+    W_V[reads, :values] = torch.eye(values)
+    W_O[:values, fields.hop(writes)] = torch.eye(values)
+
+
+def _set_carrier(layer: nn.Module, fields: _Fields, hop: int) -> None:
+    """A linear layer that brings `hop`'s field from the start to the answer position.
+
+    Only the start position writes into the state; only the answer position reads it.
+    """
+    assert isinstance(layer, RecurrentLayer)
+    mixer, values = layer.mixer, fields.task.n_values
+    start = fields.role.start + fields.roles["start"]
+    query = fields.role.start + fields.roles["query"]
+    gain = 1.0
+    if isinstance(mixer, DeltaNet):
+        # The large numbers saturate SiLU and sigmoid; the norms undo them.
+        mixer.W_K[0, start, 0] = mixer.W_Q[0, query, 0] = mixer.W_beta[start, 0] = SHARPNESS
+        mixer.W_V[0, fields.hop(hop)] = SHARPNESS * torch.eye(values)
+        gain = values**-0.5  # the output norm makes a one-hot vector of length sqrt(values)
+    else:
+        assert isinstance(mixer, LinearAttention)
+        _only_at(mixer.W_K[0, :, 0], fields, start)
+        _only_at(mixer.W_Q[0, :, 0], fields, query)
+        mixer.W_V[0, fields.hop(hop)] = torch.eye(values)
+    layer.W_O[0, :, fields.hop(hop)] = gain * torch.eye(values)
+
+
+def _only_at(weights: Tensor, fields: _Fields, position: int) -> None:
+    """Under elu + 1, a weight on `position`'s role and next to nothing on every other."""
+    weights[fields.role] = -SHARPNESS
+    weights[position] = 1.0

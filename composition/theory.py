@@ -1,0 +1,186 @@
+"""What the theory allows: hops known at the answer position after each layer of a stack.
+
+[H] is arXiv 2602.01763 v1 (hybrid linear-full attention), [C] is arXiv 2412.02975
+(multi-layer decoders). "Derived" marks what this project worked out; docs/theory.md has the
+arguments. Everything here is arithmetic on names and sizes: it loads no model.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+FULL_KINDS = ("full",)
+"""Layers that attend to every earlier position with a softmax."""
+
+LINEAR_KINDS = (
+    "linear",
+    "retnet",
+    "gla",
+    "deltanet",
+    "gated-deltanet",
+    "kda",
+    "mamba2",
+    "rwkv7",
+    "mlstm",
+)
+"""Layers that are a recurrence `h_i = g_i(x_i, h_{i-1})` of fixed state; [H] treats them alike."""
+
+
+@dataclass(frozen=True)
+class ProgressBound:
+    """Hops at the answer position after a prefix of the stack that ends with this layer.
+
+    Attributes:
+        layer: number of layers in the prefix, from 1.
+        kind: the prefix's last layer.
+        lower: hops that a construction reaches, for every input.
+        upper: hops that no such prefix exceeds while the size condition holds.
+        source: where the two come from.
+    """
+
+    layer: int
+    kind: str
+    lower: int
+    upper: int
+    source: str
+
+
+def check_schedule(schedule: Sequence[str]) -> tuple[str, ...]:
+    """The schedule as a tuple, if it has a layer and the theory knows every kind.
+
+    Raises:
+        ValueError: an empty schedule or an unknown kind.
+    """
+    if not schedule:
+        raise ValueError("the schedule is empty: give at least one layer, such as 'full'")
+    for kind in schedule:
+        if kind not in FULL_KINDS + LINEAR_KINDS:
+            raise ValueError(
+                f"unknown layer {kind!r} in the schedule; use one of "
+                + ", ".join(FULL_KINDS + LINEAR_KINDS)
+            )
+    return tuple(schedule)
+
+
+def predict_progress(
+    schedule: Sequence[str], hops: int, *, linear_lookup: bool = True
+) -> tuple[ProgressBound, ...]:
+    """Lower and upper bound on the hops known at the answer position after every layer.
+
+    Args:
+        schedule: kinds of the layers, first to last.
+        hops: L, the length of the chain; it caps every bound.
+        linear_lookup: whether the state of the linear layers can hold even the smallest
+            table, `z_1`'s (`can_look_up` says). If not, layers before the first full one
+            make no hop.
+
+    Raises:
+        ValueError: an empty schedule, an unknown kind, or fewer than one hop.
+    """
+    if hops < 1:
+        raise ValueError(f"hops is {hops}, but a chain has at least 1")
+    bounds: list[ProgressBound] = []
+    lower = upper = 0
+    kinds = check_schedule(schedule)
+    for layer, kind in enumerate(kinds, start=1):
+        prefix_lower, prefix_upper, source = _prefix_bound(kinds[:layer], linear_lookup)
+        # A longer prefix is never worth less: the layer added can pass everything through.
+        lower, upper = max(lower, prefix_lower), max(upper, prefix_upper)
+        bounds.append(ProgressBound(layer, kind, min(lower, hops), min(upper, hops), source))
+    return tuple(bounds)
+
+
+def _prefix_bound(prefix: tuple[str, ...], linear_lookup: bool) -> tuple[int, int, str]:
+    """Lower bound, upper bound and source for one prefix, before capping."""
+    full = [index for index, kind in enumerate(prefix) if kind in FULL_KINDS]
+    count = len(full)
+    if count == 0:
+        if linear_lookup:
+            return 0, 1, "counting: the state may hold z_1's table"
+        return 0, 0, "counting ([H] Theorem A.3): the state cannot hold z_1's table"
+    if full[0] > 0:
+        return count, count + 1, "derived: early-linear construction; [H] Theorem 1.1 + dummy layer"
+    second = full[1] if count > 1 else len(prefix)
+    if second == 1:
+        return count - 1, count - 1, "[H] Table 1; [C] and [H] section 4.1"
+    return count, count, "derived: early-linear construction; [H] Theorem 1.1"
+
+
+def can_look_up(entries: int, heads: int, key_dimension: int) -> bool:
+    """Whether a linear layer's state can hold a table of `entries` (heuristic).
+
+    An outer-product memory keeps about `H·d_k` orthogonal keys, so a lookup needs about
+    `H·d_k >= entries`.
+    """
+    return heads * key_dimension >= entries
+
+
+@dataclass(frozen=True)
+class SizeCondition:
+    """Whether a model is small enough, against its prompt, for [H] Theorem 1.1 to speak of it.
+
+    The theorem asks for `H·d·p <= n^(2^(-4L-2))`, that is `n >= (H·d·p)^exponent`.
+
+    Attributes:
+        exponent: `2^(4L+2) = 4·16^L`.
+        size: `H·d·p`, heads × head dimension × bits of precision.
+        length: `n`, tokens in a prompt.
+        log10_length_needed: `exponent · log10(size)`.
+        holds: whether `length` is that large.
+    """
+
+    exponent: int
+    size: int
+    length: int
+    log10_length_needed: float
+    holds: bool
+
+    def __str__(self) -> str:
+        state = "holds" if self.holds else "does not hold"
+        return (
+            f"size condition of [H] Theorem 1.1 {state}: it asks for n >= (Hdp)^{self.exponent} = "
+            f"10^{self.log10_length_needed:,.0f} tokens (Hdp = {self.size:,}), the prompt has "
+            f"n = {self.length}"
+        )
+
+
+def size_condition(
+    hops: int, *, heads: int, head_dimension: int, precision: int, length: int
+) -> SizeCondition:
+    """By how much a model misses the size condition of [H] Theorem 1.1.
+
+    Args:
+        hops: L.
+        heads, head_dimension, precision: H, d and p (bits).
+        length: n, tokens in a prompt.
+
+    Raises:
+        ValueError: any of them below 1.
+    """
+    sizes = {
+        "hops": hops,
+        "heads": heads,
+        "head_dimension": head_dimension,
+        "precision": precision,
+        "length": length,
+    }
+    for name, value in sizes.items():
+        if value < 1:
+            raise ValueError(f"{name} is {value}, but must be at least 1")
+    exponent = 4 * 16**hops
+    size = heads * head_dimension * precision
+    needed = exponent * math.log10(size)
+    return SizeCondition(exponent, size, length, needed, math.log10(length) >= needed)
+
+
+def counting_bound(
+    layers: int, *, heads: int, head_dimension: int, precision: int, length: int
+) -> bool:
+    """Whether [H] Theorem A.3 rules out one lookup in a stack of linear layers alone.
+
+    It does where `L·H·d(d+1)·p < n log2 n`: the states together cannot hold the table.
+    """
+    state_bits = layers * heads * head_dimension * (head_dimension + 1) * precision
+    return state_bits < length * math.log2(length)
