@@ -1,6 +1,15 @@
 """Hooked models: one recurrence engine, the mixers on it, the stack, hand-set models."""
 
+from architectures.checkpoints import CheckpointError, load_model, save_model
 from architectures.config import ModelConfig
+from architectures.hand_set import hand_set_model
 from architectures.stack import HookedStack
 
-__all__ = ["HookedStack", "ModelConfig"]
+__all__ = [
+    "CheckpointError",
+    "HookedStack",
+    "ModelConfig",
+    "hand_set_model",
+    "load_model",
+    "save_model",
+]

@@ -5,6 +5,7 @@ Every tensor of values is int64; `[batch]` always comes first.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -21,10 +22,12 @@ class Prompts:
     Attributes:
         tokens: `[batch, position]`, what the model sees.
         chain: `[batch, hops + 1]`, the values `i_0 … i_L`.
+        active: `[batch]`, how many of the functions were drawn rather than the identity.
     """
 
     tokens: Int[Tensor, "batch position"]
     chain: Int[Tensor, "batch hops_plus_one"]
+    active: Int[Tensor, " batch"]
 
     @property
     def answer(self) -> Int[Tensor, " batch"]:
@@ -34,13 +37,22 @@ class Prompts:
     def __len__(self) -> int:
         return self.tokens.shape[0]
 
+    @staticmethod
+    def concatenate(parts: Sequence[Prompts]) -> Prompts:
+        """All prompts of the parts, in order."""
+        return Prompts(
+            torch.cat([part.tokens for part in parts]),
+            torch.cat([part.chain for part in parts]),
+            torch.cat([part.active for part in parts]),
+        )
+
     def __getitem__(self, rows: slice | Tensor) -> Prompts:
         """The prompts at `rows` (a slice, a mask or indices)."""
-        return Prompts(self.tokens[rows], self.chain[rows])
+        return Prompts(self.tokens[rows], self.chain[rows], self.active[rows])
 
     def to(self, device: torch.device | str) -> Prompts:
         """The same prompts on another device."""
-        return Prompts(self.tokens.to(device), self.chain.to(device))
+        return Prompts(self.tokens.to(device), self.chain.to(device), self.active.to(device))
 
 
 @dataclass(frozen=True)
@@ -95,7 +107,7 @@ def sample(
         tokens[:, task.positions["query"].start] = task.n_values + query
     if task.order == "forward":
         tokens[:, -1] = task.vocabulary - 1
-    return Prompts(tokens, follow_chain(task, tokens))
+    return Prompts(tokens, follow_chain(task, tokens), active.sum(1))
 
 
 def _active_functions(
@@ -113,6 +125,16 @@ def _active_functions(
     count = torch.randint(1, active_hops + 1, (batch, 1), generator=generator, device=device)
     rank = torch.rand(batch, task.hops, generator=generator, device=device).argsort(1).argsort(1)
     return rank < count
+
+
+def share_query(task: CompositionTask, prompts: Prompts, other: Prompts) -> Prompts:
+    """`prompts` with the queries of `other`, row by row, and the chains that follow."""
+    if not task.query:
+        return prompts
+    place = task.positions["query"]
+    tokens = prompts.tokens.clone()
+    tokens[:, place] = other.tokens[:, place]
+    return Prompts(tokens, follow_chain(task, tokens), prompts.active)
 
 
 def follow_chain(
@@ -217,7 +239,7 @@ def counterfactual(
 
     return CounterfactualPairs(
         clean=clean,
-        corrupted=Prompts(corrupted, follow_chain(task, corrupted)),
-        off_path=Prompts(off_path, follow_chain(task, off_path)),
+        corrupted=Prompts(corrupted, follow_chain(task, corrupted), clean.active),
+        off_path=Prompts(off_path, follow_chain(task, off_path), clean.active),
         rows=rows,
     )

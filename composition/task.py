@@ -10,9 +10,7 @@ import torch, so the theory can be asked without loading it; drawing prompts is
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from functools import cached_property
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -147,14 +145,14 @@ class CompositionTask(BaseModel):
         ]
 
     @cached_property
-    def positions(self) -> Mapping[str, slice]:
+    def positions(self) -> dict[str, slice]:
         """Slices of the prompt by name: "z1" … "zL", "start", "query" if there is one, "answer"."""
         slices: dict[str, slice] = {}
         for position, entry in enumerate(self.entries):
             begin = slices[entry.role].start if entry.role in slices else position
             slices[entry.role] = slice(begin, position + 1)
         slices["answer"] = slice(self.length - 1, self.length)
-        return MappingProxyType(slices)
+        return slices
 
     @property
     def start_position(self) -> int:

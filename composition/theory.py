@@ -72,9 +72,9 @@ def predict_progress(
     Args:
         schedule: kinds of the layers, first to last.
         hops: L, the length of the chain; it caps every bound.
-        linear_lookup: whether the state of the linear layers can hold even the smallest
-            table, `z_1`'s (`can_look_up` says). If not, layers before the first full one
-            make no hop.
+        linear_lookup: whether the state of the linear layers may hold even the smallest table,
+            `z_1`'s; `counting_bound` rules that out rigorously, `can_look_up` by a heuristic.
+            If it cannot, linear layers without a full one make no hop.
 
     Raises:
         ValueError: an empty schedule, an unknown kind, or fewer than one hop.
@@ -99,7 +99,7 @@ def _prefix_bound(prefix: tuple[str, ...], linear_lookup: bool) -> tuple[int, in
     if count == 0:
         if linear_lookup:
             return 0, 1, "counting: the state may hold z_1's table"
-        return 0, 0, "counting ([H] Theorem A.3): the state cannot hold z_1's table"
+        return 0, 0, "counting: the state is too small for z_1's table"
     if full[0] > 0:
         return count, count + 1, "derived: early-linear construction; [H] Theorem 1.1 + dummy layer"
     second = full[1] if count > 1 else len(prefix)

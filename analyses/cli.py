@@ -1,0 +1,200 @@
+"""`hoptrace` on the command line. Heavy imports wait until a command needs them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from pydantic import ValidationError
+from rich.console import Console
+
+if TYPE_CHECKING:
+    from analyses.recipe import Progress
+
+app = typer.Typer(
+    help="How many hops along a chain of functions does each layer of a model make, "
+    "and is that what the theory allows?",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+console = Console()
+
+Schedule = Annotated[
+    str, typer.Option(help="Kinds of the layers, first to last, such as full,deltanet,full.")
+]
+Out = Annotated[Path, typer.Option("--out", help="Directory of the run; made if need be.")]
+Seed = Annotated[int, typer.Option(help="Of the initial weights and of all prompts.")]
+Steps = Annotated[int, typer.Option(help="Training steps at most, for each model.")]
+
+
+@app.command()
+def run(
+    out: Out = Path("hoptrace-run"),
+    steps: Steps = 2000,
+    seed: Seed = 0,
+    workers: Annotated[
+        int | None, typer.Option(help="Processes, one thread each; one a core by default.")
+    ] = None,
+) -> None:
+    """Train four stacks, trace each layer's hops, and lay them beside the theory.
+
+    Writes progress.json, staircase.png and report.html. Started again on the same directory,
+    it goes on where it was cut off.
+    """
+    with one_line_errors():
+        from analyses.family import REPORT_FILE, default_family, run_family
+        from analyses.progress_bar import family_bars
+        from analyses.tables import verdict_table
+
+        family = default_family(steps=steps, seed=seed)
+        with family_bars(list(family.arms), steps, console) as tell:
+            result = run_family(family, out, workers=workers, report=tell)
+        if result.runs:
+            console.print(verdict_table(result.runs))
+            first = next(iter(result.runs.values()))
+            console.print(f"{first.trace.size_condition}: what can be compared is the shape.")
+            console.print(f"Figure: {out / 'staircase.png'}   report: {out / REPORT_FILE}")
+        for name, error in result.failed.items():
+            console.print(f"[red]{name} failed:[/] {error}", highlight=False)
+        if result.failed:
+            raise typer.Exit(1)
+
+
+@app.command()
+def train(
+    schedule: Schedule,
+    out: Out,
+    start_domain: Annotated[int, typer.Option(help="m, values of the start.")] = 4,
+    branching: Annotated[str, typer.Option(help="n_1,…,n_{L-1}, such as 8 or 3,2.")] = "8",
+    steps: Steps = 3000,
+    seed: Seed = 0,
+    d_model: Annotated[int, typer.Option(help="Width of the residual stream.")] = 64,
+    n_heads: Annotated[int, typer.Option(help="Heads of a full layer.")] = 4,
+    d_mlp: Annotated[int, typer.Option(help="Width of the MLPs; 0 for none.")] = 0,
+    d_key: Annotated[int, typer.Option(help="Keys in a linear layer's state.")] = 2,
+) -> None:
+    """Train one stack and trace it; started again on the same directory, it goes on."""
+    with one_line_errors():
+        from analyses.recipe import TrainingRecipe
+        from analyses.runs import run as run_one
+        from analyses.tables import trace_table
+        from architectures import ModelConfig
+        from composition import CompositionTask
+
+        task = CompositionTask(start_domain=start_domain, branching=integers(branching))
+        config = ModelConfig(
+            task=task,
+            schedule=names(schedule),
+            d_model=d_model,
+            n_heads=n_heads,
+            d_mlp=d_mlp,
+            d_key=d_key,
+        )
+        result = run_one(config, recipe=TrainingRecipe(steps=steps, seed=seed), directory=out)
+        console.print(trace_table(result.trace))
+        console.print(
+            f"exact accuracy {result.accuracy:.4f}, {result.outcome} at step {result.progress.step}"
+        )
+
+
+@app.command()
+def trace(
+    directory: Annotated[Path, typer.Argument(help="A directory with a trained model.")],
+    hop: Annotated[int | None, typer.Option(help="Show the accuracies of this hop only.")] = None,
+    pairs: Annotated[int, typer.Option(help="Interchange pairs.")] = 1024,
+    seed: Annotated[int, typer.Option(help="Of the prompts drawn.")] = 0,
+    figure: Annotated[Path | None, typer.Option(help="Write the staircase to this file.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the whole trace as JSON.")] = False,
+) -> None:
+    """Trace a trained model: hops made after each layer, by probe and by patch."""
+    with one_line_errors():
+        from analyses.figures import staircase, to_png
+        from analyses.tables import trace_table
+        from analyses.trace import trace as trace_model
+        from architectures import load_model
+        from architectures.checkpoints import write_atomically
+
+        model = load_model(directory)
+        if hop is not None:
+            model.config.task.check_hop(hop)
+        traced = trace_model(model, pairs=pairs, seed=seed)
+        if figure is not None:
+            write_atomically(figure, to_png(staircase({str(directory): traced})))
+        if as_json:
+            typer.echo(traced.to_json())
+        else:
+            console.print(trace_table(traced, hop))
+            console.print(f"exact accuracy {traced.accuracy:.4f}; {traced.size_condition}")
+
+
+@app.command()
+def theory(
+    schedule: Schedule,
+    hops: Annotated[int, typer.Option(help="L, the length of the chain.")] = 2,
+    heads: Annotated[int, typer.Option(help="H, for the size condition.")] = 4,
+    head_dimension: Annotated[int, typer.Option(help="d, for the size condition.")] = 16,
+    precision: Annotated[int, typer.Option(help="p in bits, for the size condition.")] = 32,
+    length: Annotated[int, typer.Option(help="n, tokens in a prompt.")] = 38,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Bounds on the hops known at the answer position after every layer of a schedule."""
+    with one_line_errors():
+        from composition import predict_progress, size_condition
+
+        bounds = predict_progress(names(schedule), hops)
+        condition = size_condition(
+            hops, heads=heads, head_dimension=head_dimension, precision=precision, length=length
+        )
+        if as_json:
+            layers = [asdict(bound) for bound in bounds]
+            typer.echo(json.dumps({"layers": layers, "size_condition": asdict(condition)}, indent=2))
+        else:
+            from analyses.tables import bounds_table
+
+            console.print(bounds_table(bounds, hops))
+            console.print(str(condition))
+
+
+def names(text: str) -> tuple[str, ...]:
+    """Comma-separated names."""
+    return tuple(part.strip() for part in text.split(","))
+
+
+def integers(text: str) -> tuple[int, ...]:
+    """Comma-separated integers.
+
+    Raises:
+        ValueError: a part is not an integer.
+    """
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise ValueError(f"{text!r} is not a list of integers such as 8 or 3,2") from None
+
+
+@contextmanager
+def one_line_errors() -> Iterator[None]:
+    """What a user can put right is said in one line, without a trace of Python."""
+    errors = Console(stderr=True, soft_wrap=True)
+    try:
+        yield
+    except ValidationError as error:
+        from architectures.checkpoints import one_line
+
+        errors.print(f"[red]error:[/] {one_line(error)}", highlight=False)
+        raise typer.Exit(2) from None
+    except (ValueError, OSError) as error:
+        errors.print(f"[red]error:[/] {error}", highlight=False, markup=False)
+        raise typer.Exit(2) from None
+    except KeyboardInterrupt:
+        errors.print("stopped; the same command goes on from the last checkpoint")
+        raise typer.Exit(130) from None
+
+
+if __name__ == "__main__":
+    app()

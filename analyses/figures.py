@@ -1,0 +1,123 @@
+"""Pictures of traces. Figures are returned, never shown; save or display them as you like."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.colors import LinearSegmentedColormap
+from matplotlib.figure import Figure
+
+from analyses.trace import LayerTrace, ProgressTrace
+
+CAUSAL, PROBE, THEORY = "#0b5cad", "#d1661a", "#c9d6e6"
+SHADES = LinearSegmentedColormap.from_list("shades", ["#ffffff", "#9cc3ea", CAUSAL])
+
+
+def staircase(traces: ProgressTrace | Mapping[str, ProgressTrace]) -> Figure:
+    """Hops made after every layer against the bounds, and below it who carries what.
+
+    Above: the causal hop and the probe hop at the answer position on the band that the theory
+    allows. Below: interchange accuracy of every hop at the start and answer positions.
+
+    Args:
+        traces: one trace, or several by name, one column each.
+    """
+    if isinstance(traces, ProgressTrace):
+        traces = {"": traces}
+    columns = len(traces)
+    figure = Figure(figsize=(max(3.4 * columns, 4.6), 6.6), layout="constrained")
+    axes = figure.subplots(
+        2, columns, squeeze=False, sharey="row", gridspec_kw={"height_ratios": [1.0, 1.15]}
+    )
+    for column, (name, trace) in enumerate(traces.items()):
+        _steps(axes[0, column], trace)
+        _carriers(axes[1, column], trace)
+        schedule = ", ".join(trace.config.schedule)
+        axes[0, column].set_title(
+            f"{name}\n{schedule}\nanswers right: {trace.accuracy:.1%}".strip(), fontsize=10
+        )
+    axes[0, 0].set_ylabel("hops made at the answer position")
+    axes[1, 0].set_ylabel("hop whose value the site carries")
+    handles, labels = axes[0, 0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False, fontsize=9)
+    return figure
+
+
+def to_png(figure: Figure, dpi: int = 110) -> bytes:
+    """The figure as a PNG file."""
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=dpi)
+    return buffer.getvalue()
+
+
+def describe_staircase(traces: Mapping[str, ProgressTrace]) -> str:
+    """The upper half of the staircase in words, for those who cannot see it."""
+    return " ".join(
+        f"{name}: causal hop after each layer {[layer.causal_hop for layer in trace.layers[1:]]}, "
+        f"probe hop {[layer.probe_hop for layer in trace.layers[1:]]}, allowed "
+        f"{[f'{layer.lower}-{layer.upper}' for layer in trace.layers[1:]]}."
+        for name, trace in traces.items()
+    )
+
+
+def _steps(axes: Axes, trace: ProgressTrace) -> None:
+    layers = trace.layers
+    x = np.arange(len(layers))
+    edges = np.append(x - 0.5, x[-1] + 0.5)
+    for lower, upper, left, right in zip(
+        [layer.lower for layer in layers],
+        [layer.upper for layer in layers],
+        edges[:-1],
+        edges[1:],
+        strict=True,
+    ):
+        label = "theory: from lower to upper bound" if left == edges[0] else None
+        axes.fill_between(
+            [left, right], lower - 0.18, upper + 0.18, color=THEORY, linewidth=0, label=label
+        )
+    causal = [layer.causal_hop for layer in layers]
+    probe = [layer.probe_hop for layer in layers]
+    axes.plot(
+        x, causal, "s-", drawstyle="steps-mid", color=CAUSAL, lw=2, ms=8, label="causal hop (patching)"
+    )
+    axes.plot(
+        x, probe, "o", color=PROBE, mfc="none", ms=15, mew=2, label="probe hop (linear probe)"
+    )
+    for layer in layers:
+        if layer.verdict != "inside":
+            axes.annotate(
+                layer.verdict, (layer.layer, layer.causal_hop), textcoords="offset points",
+                xytext=(0, 14), ha="center", fontsize=8, color="#9c1c1c",
+            )  # fmt: skip
+    _layer_ticks(axes, layers)
+    axes.set_yticks(range(trace.hops + 1))
+    axes.set_ylim(-0.5, trace.hops + 0.5)
+    axes.grid(axis="y", alpha=0.25)
+
+
+def _carriers(axes: Axes, trace: ProgressTrace) -> None:
+    """Rows: hops at the answer position above hops at the start position."""
+    rows, labels = [], []
+    for position in ("start", "answer"):
+        for hop in range(trace.hops + 1):
+            rows.append([getattr(layer, position).interchange[hop] for layer in trace.layers])
+            labels.append(f"$i_{hop}$ at {position}")
+    values = np.array(rows)
+    axes.imshow(values, cmap=SHADES, vmin=0, vmax=1, aspect="auto", origin="lower")
+    for (row, column), value in np.ndenumerate(values):
+        if value >= 0.05:
+            color = "white" if value > 0.6 else "#222222"
+            axes.text(column, row, f"{value:.2f}", ha="center", va="center", fontsize=8, color=color)
+    axes.axhline(trace.hops + 0.5, color="#444444", lw=1)
+    axes.set_yticks(range(len(labels)), labels, fontsize=8)
+    _layer_ticks(axes, trace.layers)
+    axes.set_xlabel("interchange accuracy after the layer", fontsize=9)
+
+
+def _layer_ticks(axes: Axes, layers: tuple[LayerTrace, ...]) -> None:
+    names = ["embed" if layer.layer == 0 else f"{layer.layer}\n{layer.kind}" for layer in layers]
+    axes.set_xticks(range(len(layers)), names, fontsize=8)
+    axes.set_xlim(-0.5, len(layers) - 0.5)

@@ -1,0 +1,134 @@
+"""One run on disk: a model trained, saved and traced in a directory of its own.
+
+    config.json, model.safetensors    the trained model
+    checkpoint.safetensors            the state of training, to go on from
+    result.json                       how training ended, and the trace; written last, so a
+                                      directory that has it is a finished run
+"""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Callable
+from importlib.metadata import version
+from pathlib import Path
+
+import torch
+from pydantic import BaseModel, ConfigDict
+
+from analyses.recipe import Progress, TrainingRecipe
+from analyses.trace import ProgressTrace, trace
+from analyses.training import Outcome, train
+from architectures import CheckpointError, ModelConfig, save_model
+from architectures.checkpoints import read_json, write_atomically
+from composition import CompositionTask
+
+RESULT_FILE = "result.json"
+
+
+class Machine(BaseModel):
+    """Where numbers were measured."""
+
+    model_config = ConfigDict(frozen=True)
+
+    python: str
+    torch: str
+    hoptrace: str
+    processor: str
+    threads: int
+
+    @classmethod
+    def here(cls) -> Machine:
+        """This process."""
+        return cls(
+            python=platform.python_version(),
+            torch=torch.__version__,
+            hoptrace=version("hoptrace"),
+            processor=f"{platform.system()} {platform.machine()}",
+            threads=torch.get_num_threads(),
+        )
+
+
+class RunResult(BaseModel):
+    """How a run ended: fields as in `TrainingResult`, the trace, and the machine."""
+
+    model_config = ConfigDict(frozen=True)
+
+    recipe: TrainingRecipe
+    outcome: Outcome
+    accuracy: float
+    progress: Progress
+    history: tuple[Progress, ...]
+    trace: ProgressTrace
+    machine: Machine
+
+
+def run(
+    config: ModelConfig,
+    task: CompositionTask | None = None,
+    recipe: TrainingRecipe | None = None,
+    *,
+    directory: str | Path,
+    report: Callable[[Progress], None] | None = None,
+) -> RunResult:
+    """Train, save and trace a model in `directory`; go on where an earlier try was cut off.
+
+    A finished run of the same config and recipe is read, not repeated.
+
+    Raises:
+        CheckpointError: the directory holds another run, or something that is not a run.
+    """
+    recipe = recipe or TrainingRecipe()
+    directory = Path(directory)
+    if (directory / RESULT_FILE).exists():
+        finished = read_result(directory)
+        if finished.trace.config != config or finished.recipe != recipe:
+            raise CheckpointError(
+                f"{directory} holds a finished run of another config or recipe; "
+                "use another directory, or remove this one"
+            )
+        return finished
+    check_usable(directory)
+    trained = train(config, task, recipe, directory=directory, report=report)
+    save_model(trained.model, directory)
+    result = RunResult(
+        recipe=recipe,
+        outcome=trained.outcome,
+        accuracy=trained.accuracy,
+        progress=trained.progress,
+        history=tuple(trained.history),
+        trace=trace(trained.model, seed=recipe.seed),
+        machine=Machine.here(),
+    )
+    write_atomically(directory / RESULT_FILE, result.model_dump_json(indent=2).encode() + b"\n")
+    return result
+
+
+def read_result(directory: str | Path) -> RunResult:
+    """The result of a finished run.
+
+    Raises:
+        CheckpointError: the directory has none, or it is not whole.
+    """
+    return read_json(RunResult, Path(directory) / RESULT_FILE)
+
+
+def check_usable(directory: Path) -> None:
+    """Refuse a directory with files in it that no run of ours has put there.
+
+    Raises:
+        CheckpointError: it has some, or it is a file.
+    """
+    if directory.exists() and not directory.is_dir():
+        raise CheckpointError(f"{directory} is a file; give a directory")
+    ours = {"checkpoint.safetensors", "config.json", "model.safetensors", RESULT_FILE}
+    foreign = sorted(
+        entry.name
+        for entry in (directory.iterdir() if directory.exists() else ())
+        if entry.name not in ours and not entry.name.startswith(".")
+    )
+    if foreign:
+        raise CheckpointError(
+            f"{directory} is not empty and not a run (it holds {foreign[0]!r}); "
+            "use a new or empty directory"
+        )

@@ -1,0 +1,83 @@
+"""Traces and bounds as tables on the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from rich.table import Table
+
+from analyses.runs import RunResult
+from analyses.trace import ProgressTrace
+from composition import ProgressBound
+
+COLORS = {"inside": "green", "below": "yellow", "above": "red"}
+
+
+def verdict_table(runs: Mapping[str, RunResult]) -> Table:
+    """One line a run: what it reached, hops by layer, and whether the theory allows them."""
+    table = Table(title="hops made at the answer position, layer by layer", title_justify="left")
+    for heading in ("run", "schedule", "exact accuracy", "ended", "causal", "probe", "allowed"):
+        table.add_column(heading)
+    table.add_column("verdict")
+    for name, run in runs.items():
+        layers = run.trace.layers[1:]
+        table.add_row(
+            name,
+            ",".join(run.trace.config.schedule),
+            f"{run.accuracy:.4f}",
+            f"{run.outcome}, step {run.progress.step}",
+            " ".join(str(layer.causal_hop) for layer in layers),
+            " ".join(str(layer.probe_hop) for layer in layers),
+            " ".join(_allowed(layer.lower, layer.upper) for layer in layers),
+            _verdicts([layer.verdict for layer in layers]),
+        )
+    return table
+
+
+def trace_table(trace: ProgressTrace, hop: int | None = None) -> Table:
+    """One line a layer; the accuracies are those of `hop`, or of all hops in order."""
+    hops = range(trace.hops + 1) if hop is None else [trace.config.task.check_hop(hop)]
+    shown = " ".join(f"i_{index}" for index in hops)
+    table = Table(title=f"accuracies by hop: {shown}", title_justify="left")
+    for heading in ("layer", "kind", "causal hop", "probe hop", "allowed", "verdict"):
+        table.add_column(heading)
+    for position in ("start", "answer"):
+        table.add_column(f"patch at {position}")
+        table.add_column(f"probe at {position}")
+    for layer in trace.layers:
+        accuracies = []
+        for measured in (layer.start, layer.answer):
+            for values in (measured.interchange, measured.probe):
+                accuracies.append(" ".join(f"{values[index]:.2f}" for index in hops))
+        table.add_row(
+            str(layer.layer) if layer.layer else "-",
+            layer.kind,
+            str(layer.causal_hop),
+            str(layer.probe_hop),
+            _allowed(layer.lower, layer.upper),
+            _verdicts([layer.verdict]),
+            *accuracies,
+        )
+    return table
+
+
+def bounds_table(bounds: Sequence[ProgressBound], hops: int) -> Table:
+    """The theory's bounds for a schedule."""
+    table = Table(title=f"hops at the answer position, of {hops}", title_justify="left")
+    for heading in ("layer", "kind", "at least", "at most", "source"):
+        table.add_column(heading)
+    for bound in bounds:
+        table.add_row(
+            str(bound.layer), bound.kind, str(bound.lower), str(bound.upper), bound.source
+        )
+    return table
+
+
+def _allowed(lower: int, upper: int) -> str:
+    return str(lower) if lower == upper else f"{lower}-{upper}"
+
+
+def _verdicts(verdicts: list[str]) -> str:
+    if set(verdicts) == {"inside"}:
+        return "[green]inside[/]"
+    return " ".join(f"[{COLORS[verdict]}]{verdict}[/]" for verdict in verdicts)
