@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from rich.console import Console
 
 if TYPE_CHECKING:
-    from analyses.recipe import Progress
+    pass
 
 app = typer.Typer(
     help="How many hops along a chain of functions does each layer of a model make, "
@@ -152,7 +152,9 @@ def theory(
         )
         if as_json:
             layers = [asdict(bound) for bound in bounds]
-            typer.echo(json.dumps({"layers": layers, "size_condition": asdict(condition)}, indent=2))
+            typer.echo(
+                json.dumps({"layers": layers, "size_condition": asdict(condition)}, indent=2)
+            )
         else:
             from analyses.tables import bounds_table
 

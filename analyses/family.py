@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from multiprocessing.queues import Queue
 from pathlib import Path
@@ -134,9 +134,7 @@ def write_family(result: FamilyResult, directory: Path) -> None:
         figure = to_png(staircase({name: run.trace for name, run in result.runs.items()}))
         write_atomically(directory / FIGURE_FILE, figure)
         write_atomically(directory / REPORT_FILE, render_report(result, figure).encode())
-    write_atomically(
-        directory / PROGRESS_FILE, result.model_dump_json(indent=2).encode() + b"\n"
-    )
+    write_atomically(directory / PROGRESS_FILE, result.model_dump_json(indent=2).encode() + b"\n")
 
 
 def _claim(directory: Path, family: Family) -> None:

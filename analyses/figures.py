@@ -81,7 +81,14 @@ def _steps(axes: Axes, trace: ProgressTrace) -> None:
     causal = [layer.causal_hop for layer in layers]
     probe = [layer.probe_hop for layer in layers]
     axes.plot(
-        x, causal, "s-", drawstyle="steps-mid", color=CAUSAL, lw=2, ms=8, label="causal hop (patching)"
+        x,
+        causal,
+        "s-",
+        drawstyle="steps-mid",
+        color=CAUSAL,
+        lw=2,
+        ms=8,
+        label="causal hop (patching)",
     )
     axes.plot(
         x, probe, "o", color=PROBE, mfc="none", ms=15, mew=2, label="probe hop (linear probe)"
@@ -110,7 +117,9 @@ def _carriers(axes: Axes, trace: ProgressTrace) -> None:
     for (row, column), value in np.ndenumerate(values):
         if value >= 0.05:
             color = "white" if value > 0.6 else "#222222"
-            axes.text(column, row, f"{value:.2f}", ha="center", va="center", fontsize=8, color=color)
+            axes.text(
+                column, row, f"{value:.2f}", ha="center", va="center", fontsize=8, color=color
+            )
     axes.axhline(trace.hops + 0.5, color="#444444", lw=1)
     axes.set_yticks(range(len(labels)), labels, fontsize=8)
     _layer_ticks(axes, trace.layers)

@@ -1,9 +1,9 @@
 """One run on disk: a model trained, saved and traced in a directory of its own.
 
-    config.json, model.safetensors    the trained model
-    checkpoint.safetensors            the state of training, to go on from
-    result.json                       how training ended, and the trace; written last, so a
-                                      directory that has it is a finished run
+config.json, model.safetensors    the trained model
+checkpoint.safetensors            the state of training, to go on from
+result.json                       how training ended, and the trace; written last, so a
+                                  directory that has it is a finished run
 """
 
 from __future__ import annotations

@@ -31,6 +31,14 @@ class PromptEmbedding(nn.Module):
         argument_map: `[d_model, d_model]`, applied from the right.
     """
 
+    # Indices that follow from the task: derived anew, never saved.
+    role_of_position: Tensor
+    function_positions: Tensor
+    arguments: Tensor
+    selected_positions: Tensor
+    selecting_parts: Tensor
+    parts_of_query: Tensor
+
     def __init__(self, task: CompositionTask, d_model: int) -> None:
         super().__init__()
         self.task = task
@@ -62,7 +70,6 @@ class PromptEmbedding(nn.Module):
         self._index("parts_of_query", parts)
 
     def _index(self, name: str, values: list) -> None:
-        """A buffer that follows the task, so it is derived anew and never saved."""
         self.register_buffer(name, torch.tensor(values, dtype=torch.int64), persistent=False)
 
     def forward(
@@ -74,11 +81,12 @@ class PromptEmbedding(nn.Module):
             ValueError: tokens of another shape than the task's, or outside its vocabulary.
         """
         self._check(tokens)
-        table = self.value
+        tables: list[Tensor] = [self.value]
         if self.task.query:
-            table = torch.cat([table, self.query[self.parts_of_query].sum(1)])
+            tables.append(self.query[self.parts_of_query].sum(1))
         if self.task.order == "forward":
-            table = torch.cat([table, table.new_zeros(1, table.shape[1])])
+            tables.append(self.value.new_zeros(1, self.value.shape[1]))
+        table = torch.cat(tables)
         positions = self._positions()[: tokens.shape[1]].expand(len(tokens), -1, -1)
         return self.hook_embed(F.embedding(tokens, table)) + self.hook_pos_embed(positions)
 
@@ -94,7 +102,10 @@ class PromptEmbedding(nn.Module):
                 f"tokens have shape {tuple(tokens.shape)}, but the task's prompts are "
                 f"[batch, {self.task.length}]"
             )
-        if tokens.numel() and not 0 <= int(tokens.min()) <= int(tokens.max()) < self.task.vocabulary:
+        if (
+            tokens.numel()
+            and not 0 <= int(tokens.min()) <= int(tokens.max()) < self.task.vocabulary
+        ):
             raise ValueError(
                 f"tokens range over {int(tokens.min())} … {int(tokens.max())}, but the task's "
                 f"vocabulary is 0 … {self.task.vocabulary - 1}"

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from architectures.config import ModelConfig
 from architectures.mixers import DeltaNet, FullAttention, LinearAttention, RecurrentLayer
-from architectures.stack import HookedStack
+from architectures.stack import Block, HookedStack
 from composition import CompositionTask
 
 Construction = Literal["full", "full-twin", "early-linear"]
@@ -80,7 +80,7 @@ def hand_set_model(
         if parameter.dim() > 1 or name.endswith("b_beta"):
             parameter.zero_()
     _set_embedding(model, fields)
-    layers = [getattr(block, block.mixer_name) for block in model.blocks]
+    layers = [block.mixer for block in model.blocks if isinstance(block, Block)]
     query, start = fields.roles["query"], fields.roles["start"]
     if construction == "full":
         _set_attention(layers[0], fields, looks={query: start}, reads=fields.value, writes=0)
@@ -175,7 +175,7 @@ def _set_attention(
             or selector (a query part) has to equal.
     """
     assert isinstance(attn, FullAttention)
-    W_Q, W_K, W_V, W_O = (W[0] for W in (attn.W_Q, attn.W_K, attn.W_V, attn.W_O))
+    W_Q, W_K, W_V, W_O = attn.W_Q[0], attn.W_K[0], attn.W_V[0], attn.W_O[0]
     roles, values = len(fields.roles), fields.task.n_values
     argument, selector = slice(roles, roles + values), slice(roles + values, fields.head_width)
     W_K[fields.role, :roles] = torch.eye(roles)

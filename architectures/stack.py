@@ -93,24 +93,26 @@ class Block(nn.Module):
         if kind == "full":
             self.attn = FullAttention(config.d_model, config.n_heads, config.head_dimension)
         else:
-            sizes = config.d_model, config.linear_heads, config.d_key, config.d_value
             self.linear_attn = RecurrentLayer(
-                MIXERS[kind](*sizes), config.linear_heads, config.d_value, config.d_model
+                MIXERS[kind], config.d_model, config.linear_heads, config.d_key, config.d_value
             )
-        self.mixer_name = "attn" if kind == "full" else "linear_attn"
-        self.mlp = None
+        self.mlp: MLP | None = None
         if config.d_mlp:
             self.hook_resid_mid, self.hook_mlp_out = HookPoint(), HookPoint()
             self.ln2 = Norm(config)
             self.mlp = MLP(config.d_model, config.d_mlp)
+
+    @property
+    def mixer(self) -> FullAttention | RecurrentLayer:
+        """`attn` or `linear_attn`, whichever the layer is."""
+        return self.attn if hasattr(self, "attn") else self.linear_attn
 
     def forward(
         self, residual: Float[Tensor, "batch position d_model"]
     ) -> Float[Tensor, "batch position d_model"]:
         """The residual stream after the layer."""
         residual = self.hook_resid_pre(residual)
-        mixer = getattr(self, self.mixer_name)
-        residual = residual + self.hook_attn_out(mixer(self.ln1(residual)))
+        residual = residual + self.hook_attn_out(self.mixer(self.ln1(residual)))
         if self.mlp is not None:
             residual = self.hook_resid_mid(residual)
             residual = residual + self.hook_mlp_out(self.mlp(self.ln2(residual)))

@@ -160,9 +160,13 @@ def continue_chain(
     """
     task.check_hop(hop)
     if value.shape != (len(prompts),):
-        raise ValueError(f"value has shape {tuple(value.shape)}, but there are {len(prompts)} prompts")
+        raise ValueError(
+            f"value has shape {tuple(value.shape)}, but there are {len(prompts)} prompts"
+        )
     if len(value) and not 0 <= int(value.min()) <= int(value.max()) < task.ranges[hop]:
-        raise ValueError(f"i_{hop} takes the values 0 … {task.ranges[hop] - 1}, but value holds others")
+        raise ValueError(
+            f"i_{hop} takes the values 0 … {task.ranges[hop] - 1}, but value holds others"
+        )
     for following in range(hop + 1, task.hops + 1):
         value = _apply(task, prompts.tokens, following, value)
     return value
@@ -222,7 +226,9 @@ def counterfactual(
         )
     rows = changes.any(dim=1).nonzero()[:, 0]
     if len(rows) == 0:
-        raise ValueError(f"in none of the {batch} prompts does a change of i_{hop} change the answer")
+        raise ValueError(
+            f"in none of the {batch} prompts does a change of i_{hop} change the answer"
+        )
     clean = prompts[rows]
 
     value = torch.multinomial(changes[rows].float(), 1, generator=generator)[:, 0]

@@ -229,7 +229,7 @@ class CompositionTask(BaseModel):
     def counterfactual(
         self, prompts: Prompts, hop: int, generator: torch.Generator
     ) -> CounterfactualPairs:
-        """Minimal pairs in which only `i_hop` and what follows differ; see `composition.sampling`."""
+        """Pairs in which only `i_hop` and what follows differ; see `composition.sampling`."""
         from composition import sampling
 
         return sampling.counterfactual(self, prompts, hop, generator)
@@ -271,7 +271,9 @@ class CompositionTask(BaseModel):
             ValueError: hop outside `0 … L`.
         """
         if not 0 <= hop <= self.hops:
-            raise ValueError(f"hop {hop} is not on a chain of {self.hops} hops: use 0 … {self.hops}")
+            raise ValueError(
+                f"hop {hop} is not on a chain of {self.hops} hops: use 0 … {self.hops}"
+            )
         return hop
 
 

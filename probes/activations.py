@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 import torch
@@ -11,6 +11,9 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from transformer_lens import HookedRootModule
 from transformer_lens.hook_points import HookPoint
+
+HookFunction = Callable[..., Tensor | None]
+"""`function(value, hook=…)`; what it returns, if anything, takes the value's place."""
 
 
 def residual_hooks(model: HookedRootModule) -> list[str]:
@@ -62,7 +65,7 @@ def residual_stream(
 
 
 @contextmanager
-def added_hooks(model: HookedRootModule, hooks: list[tuple[str, object]]) -> Iterator[None]:
+def added_hooks(model: HookedRootModule, hooks: list[tuple[str, HookFunction]]) -> Iterator[None]:
     """Forward hooks for the time of the block.
 
     Only these are taken away afterwards, whatever happens inside: the caller's own stay.

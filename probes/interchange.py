@@ -50,7 +50,9 @@ def interchange_pairs(
     """
     if count < 1:
         raise ValueError(f"count is {count}, but at least one pair must be drawn")
-    kept: list[tuple[Prompts, Prompts, Tensor]] = []
+    bases: list[Prompts] = []
+    donors: list[Prompts] = []
+    kept: list[Tensor] = []
     found = drawn = 0
     while found < count:
         base = task.sample(2048, generator)
@@ -61,18 +63,19 @@ def interchange_pairs(
         predictions = torch.stack([*columns, base.answer], dim=1)
         ordered = predictions.sort(1).values
         rows = (ordered[:, 1:] != ordered[:, :-1]).all(1).nonzero()[:, 0]
-        kept.append((base[rows], donor[rows], predictions[rows]))
+        bases.append(base[rows])
+        donors.append(donor[rows])
+        kept.append(predictions[rows])
         found, drawn = found + len(rows), drawn + len(base)
         if found * 10_000 < drawn:
             raise ValueError(
                 f"only {found} of {drawn} pairs tell the {task.hops + 2} hypotheses apart: "
                 f"{task.ranges[-1]} answers are too few; use a larger start_domain or branching"
             )
-    bases, donors, predictions = zip(*kept, strict=True)
     return InterchangePairs(
         Prompts.concatenate(bases)[:count],
         Prompts.concatenate(donors)[:count],
-        torch.cat(predictions)[:count],
+        torch.cat(kept)[:count],
         drawn,
     )
 

@@ -28,8 +28,9 @@ class FullAttention(nn.Module):
 
     def __init__(self, d_model: int, n_heads: int, d_head: int) -> None:
         super().__init__()
-        for name in ("W_Q", "W_K", "W_V"):
-            self.register_parameter(name, nn.Parameter(torch.empty(n_heads, d_model, d_head)))
+        self.W_Q = nn.Parameter(torch.empty(n_heads, d_model, d_head))
+        self.W_K = nn.Parameter(torch.empty(n_heads, d_model, d_head))
+        self.W_V = nn.Parameter(torch.empty(n_heads, d_model, d_head))
         self.W_O = nn.Parameter(torch.empty(n_heads, d_head, d_model))
         self.hook_q, self.hook_k, self.hook_v = HookPoint(), HookPoint(), HookPoint()
         self.hook_attn_scores, self.hook_pattern = HookPoint(), HookPoint()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 import torch
 from jaxtyping import Float
@@ -13,12 +13,10 @@ from transformer_lens.hook_points import HookPoint
 from architectures.mixers.projections import from_heads
 from architectures.recurrence import RecurrenceInputs, chunkwise
 
-
 SMALLEST_SUM = 1e-6
 """Added to a sum of weights before dividing by it: features of elu + 1 can underflow to 0."""
 
 
-@runtime_checkable
 class RecurrentMixer(Protocol):
     """What a linear mixer is: how it makes the recurrence's inputs, and how it reads its output.
 
@@ -53,10 +51,11 @@ class RecurrentLayer(nn.Module):
         hook_z: the same shape after it.
     """
 
-    def __init__(self, mixer: nn.Module, heads: int, d_value: int, d_model: int) -> None:
+    def __init__(
+        self, mixer: type[RecurrentMixer], d_model: int, heads: int, d_key: int, d_value: int
+    ) -> None:
         super().__init__()
-        assert isinstance(mixer, RecurrentMixer)
-        self.mixer = mixer
+        self.mixer = mixer(d_model, heads, d_key, d_value)
         self.W_O = nn.Parameter(torch.empty(heads, d_value, d_model))
         self.hook_q, self.hook_k, self.hook_v = HookPoint(), HookPoint(), HookPoint()
         self.hook_beta, self.hook_log_decay = HookPoint(), HookPoint()
