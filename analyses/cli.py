@@ -115,7 +115,7 @@ def trace(
     with one_line_errors():
         from analyses.figures import staircase, to_png
         from analyses.tables import trace_table
-        from analyses.trace import trace as trace_model
+        from analyses.tracing import trace as trace_model
         from architectures import load_model
         from architectures.checkpoints import write_atomically
 

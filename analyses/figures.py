@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 
-from analyses.trace import LayerTrace, ProgressTrace
+from analyses.tracing import LayerTrace, ProgressTrace
 
 CAUSAL, PROBE, THEORY = "#0b5cad", "#d1661a", "#c9d6e6"
 SHADES = LinearSegmentedColormap.from_list("shades", ["#ffffff", "#9cc3ea", CAUSAL])

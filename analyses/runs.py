@@ -17,7 +17,7 @@ import torch
 from pydantic import BaseModel, ConfigDict
 
 from analyses.recipe import Progress, TrainingRecipe
-from analyses.trace import ProgressTrace, trace
+from analyses.tracing import ProgressTrace, trace
 from analyses.training import Outcome, train
 from architectures import CheckpointError, ModelConfig, save_model
 from architectures.checkpoints import read_json, write_atomically

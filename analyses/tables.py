@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from rich.table import Table
 
 from analyses.runs import RunResult
-from analyses.trace import ProgressTrace
+from analyses.tracing import ProgressTrace
 from composition import ProgressBound
 
 COLORS = {"inside": "green", "below": "yellow", "above": "red"}

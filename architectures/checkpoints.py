@@ -54,7 +54,7 @@ def load_model(directory: str | Path) -> HookedStack:
     model = HookedStack(config)
     tensors, _ = read_tensors(directory / WEIGHTS_FILE)
     load_weights(model, tensors, directory / WEIGHTS_FILE)
-    return model
+    return model.eval()
 
 
 def read_config(directory: str | Path) -> ModelConfig:

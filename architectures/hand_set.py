@@ -100,7 +100,7 @@ def hand_set_model(
         matches = [fields.hop(hop - 1)] + ([fields.query_part(hop - 1)] if hop > 1 else [])
         _set_attention(layers[hop], fields, looks, fields.value, writes=hop, matches=matches)
     model.unembed[fields.hop(task.hops)] = 10.0 * torch.eye(task.n_values)
-    return model
+    return model.eval()
 
 
 @dataclass(frozen=True)

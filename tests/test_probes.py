@@ -1,0 +1,174 @@
+"""Probes and interchange: right against an independent fit, and exact where the truth is known.
+
+Ridge is compared with scikit-learn. On hand-set models, whose mechanism is written down,
+interchange finds the carried hop in every pair and no other hop in any.
+"""
+
+import numpy as np
+import pytest
+import torch
+from sklearn.linear_model import Ridge
+
+from architectures import HookedStack, ModelConfig, hand_set_model
+from composition import CompositionTask
+from probes import fit_ridge, interchange, interchange_pairs, probe_hops, residual_stream
+from probes.activations import added_hooks, residual_hooks
+from tests.conftest import TASKS
+
+TASK = TASKS["L=2"]
+
+
+def test_ridge_equals_scikit_learn(generator):
+    X = torch.randn(300, 12, generator=generator)
+    labels = [torch.randint(4, (300,), generator=generator), (X[:, 0] > 0).long()]
+    ours = fit_ridge(X, labels, [4, 2], ridge=0.01)
+    centred = X.double() - X.double().mean(0)
+    alpha = 0.01 * float((centred**2).sum(0).mean())
+    for probe, y, classes in zip(ours, labels, [4, 2], strict=True):
+        peer = Ridge(alpha=alpha).fit(X.double().numpy(), np.eye(classes)[y.numpy()])
+        np.testing.assert_allclose(probe.weight.numpy(), peer.coef_.T, atol=1e-8)
+        np.testing.assert_allclose(probe.bias.numpy(), peer.intercept_, atol=1e-8)
+    assert ours[1].accuracy(X, labels[1]) > 0.95
+
+
+def test_ridge_ignores_rounding_noise(generator):
+    """A feature that varies by 1e-17 carries labels here; no probe may read it."""
+    labels = torch.randint(2, (400,), generator=generator)
+    X = torch.randn(400, 3, generator=generator).double()
+    X = torch.cat([X, 1e-17 * labels[:, None].double()], dim=1)
+    assert fit_ridge(X, [labels], [2])[0].accuracy(X, labels) < 0.65
+    assert fit_ridge(torch.zeros(10, 3), [labels[:10]], [2])[0].weight.abs().max() == 0
+
+
+def test_ridge_refuses_what_cannot_be_fitted(generator):
+    X, y = torch.randn(10, 3, generator=generator), torch.zeros(10, dtype=torch.int64)
+    with pytest.raises(ValueError, match="features have 10 rows"):
+        fit_ridge(X, [y[:5]], [2])
+    with pytest.raises(ValueError, match="there are 2 classes"):
+        fit_ridge(X, [y + 2], [2])
+    with pytest.raises(ValueError, match="not finite"):
+        fit_ridge(X * float("nan"), [y], [2])
+
+
+def test_residual_stream_is_what_the_hooks_see(generator):
+    model = HookedStack(ModelConfig(task=TASK, schedule=("full", "deltanet"), d_model=16))
+    tokens = TASK.sample(10, generator).tokens
+    _, cache = model.run_with_cache(tokens)
+    streams = residual_stream(model, tokens, {"there": 5}, batch=3)
+    expected = [cache["blocks.0.hook_resid_pre"], cache["blocks.0.hook_resid_post"]]
+    expected.append(cache["blocks.1.hook_resid_post"])
+    torch.testing.assert_close(
+        streams["there"], torch.stack([x[:, 5] for x in expected]), atol=1e-5, rtol=1e-5
+    )
+
+
+def test_hooks_are_taken_away_and_others_left(generator):
+    model = hand_set_model(TASK, "full")
+    seen = []
+    model.add_hook("blocks.0.hook_resid_post", lambda value, hook: seen.append(hook.name))
+
+    def fail(value, hook):
+        raise KeyboardInterrupt
+
+    with (
+        pytest.raises(KeyboardInterrupt),
+        added_hooks(model, [("blocks.1.hook_resid_post", fail)]),
+    ):
+        model(TASK.sample(2, generator).tokens)
+    pairs = interchange_pairs(TASK, 20, generator)
+    interchange(model, TASK, pairs)
+    assert sum(len(handles) for handles in model.list_hooks().values()) == 1
+    seen.clear()
+    model(TASK.sample(2, generator).tokens)
+    assert seen == ["blocks.0.hook_resid_post"]
+
+
+def test_a_model_without_the_hooks_is_refused():
+    from transformer_lens import HookedRootModule
+
+    with pytest.raises(ValueError, match=r"blocks\.0\.hook_resid_pre"):
+        model = HookedRootModule()
+        model.setup()
+        residual_hooks(model)
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_pairs_differ_in_tables_and_tell_hypotheses_apart(name, generator):
+    task = TASKS[name]
+    pairs = interchange_pairs(task, 300, generator)
+    assert len(pairs) == 300
+    query = task.positions["query"]
+    assert torch.equal(pairs.base.tokens[:, query], pairs.donor.tokens[:, query])
+    assert (pairs.base.tokens != pairs.donor.tokens).any(1).all()
+    for row in pairs.predictions.tolist():
+        assert len(set(row)) == task.hops + 2
+    assert torch.equal(pairs.predictions[:, -1], pairs.base.answer)
+    assert torch.equal(pairs.predictions[:, -2], pairs.donor.answer)
+
+
+def test_a_task_too_small_for_interchange_is_refused(generator):
+    with pytest.raises(ValueError, match="answers are too few"):
+        interchange_pairs(CompositionTask(start_domain=2, branching=(1,)), 10, generator)
+    with pytest.raises(ValueError, match="count is 0"):
+        interchange_pairs(TASK, 0, generator)
+
+
+def test_interchange_of_a_prompt_with_itself_changes_nothing(generator):
+    from dataclasses import replace
+
+    model = hand_set_model(TASK, "early-linear")
+    pairs = interchange_pairs(TASK, 50, generator)
+    result = interchange(model, TASK, replace(pairs, donor=pairs.base))
+    for position in ("start", "answer"):
+        assert (result.unchanged[position] == 1).all()
+        assert (result.follows[position] == 0).all()
+
+
+def test_interchange_does_not_depend_on_the_batch(generator):
+    model = HookedStack(ModelConfig(task=TASK, schedule=("full", "deltanet"), d_model=16))
+    pairs = interchange_pairs(TASK, 30, generator)
+    one, many = (interchange(model, TASK, pairs, batch=size) for size in (7, 1000))
+    for position in ("start", "answer"):
+        assert torch.equal(one.follows[position], many.follows[position])
+
+
+CARRIED = {
+    # construction: what each layer leaves at (start, answer); None where nothing matters
+    "full": ([0, None, None, None], [None, 0, 1, 2]),
+    "full-twin": ([0, 1, None, None], [None, None, 1, 2]),
+    "early-linear": ([0, 1, None, None], [None, None, 1, 2]),
+}
+
+
+@pytest.mark.parametrize("construction", CARRIED)
+@pytest.mark.parametrize("name", TASKS)
+def test_interchange_finds_the_known_mechanism_and_nothing_else(name, construction, generator):
+    task = TASKS[name]
+    model = hand_set_model(task, construction)
+    result = interchange(model, task, interchange_pairs(task, 200, generator))
+    start, answer = CARRIED[construction]
+    later = list(range(3, task.hops + 1))
+    expected = {"start": start + [None] * len(later), "answer": answer + later}
+    for position, hops in expected.items():
+        for layer, carried in enumerate(hops):
+            row = result.follows[position][layer].tolist()
+            truth = [1.0 if hop == carried else 0.0 for hop in range(task.hops + 1)]
+            assert row == truth, (position, layer)
+            assert result.unchanged[position][layer] == (1.0 if carried is None else 0.0)
+
+
+def test_probes_read_what_is_there_and_not_what_is_not(generator):
+    model = hand_set_model(TASK, "full")
+    fit_on, test_on = TASK.sample(2000, generator), TASK.sample(1000, generator)
+    probes = probe_hops(model, TASK, fit_on, test_on)
+    answer = probes.accuracy["answer"]
+    for layer in range(4):
+        for hop in range(3):
+            if hop < layer:
+                assert answer[layer, hop] == 1.0
+            else:
+                assert answer[layer, hop] < TASK.chance(hop) + 0.05
+    assert (probes.shuffled["answer"][:, 2] < 0.1).all()
+    assert (probes.accuracy["start"][:, 0] == 1).all()
+    with pytest.raises(ValueError, match="10 prompts to fit probes on, but 32 values"):
+        probe_hops(model, TASK, fit_on[:10], test_on)
