@@ -35,7 +35,7 @@ Steps = Annotated[int, typer.Option(help="Training steps at most, for each model
 @app.command()
 def run(
     out: Out = Path("hoptrace-run"),
-    steps: Steps = 2000,
+    steps: Steps = 3000,
     seed: Seed = 0,
     workers: Annotated[
         int | None, typer.Option(help="Processes, one thread each; one a core by default.")
@@ -69,8 +69,8 @@ def run(
 def train(
     schedule: Schedule,
     out: Out,
-    start_domain: Annotated[int, typer.Option(help="m, values of the start.")] = 4,
-    branching: Annotated[str, typer.Option(help="n_1,…,n_{L-1}, such as 8 or 3,2.")] = "8",
+    start_domain: Annotated[int, typer.Option(help="m, values of the start.")] = 8,
+    branching: Annotated[str, typer.Option(help="n_1,…,n_{L-1}, such as 4 or 3,2.")] = "4",
     steps: Steps = 3000,
     seed: Seed = 0,
     d_model: Annotated[int, typer.Option(help="Width of the residual stream.")] = 64,
@@ -139,7 +139,7 @@ def theory(
     heads: Annotated[int, typer.Option(help="H, for the size condition.")] = 4,
     head_dimension: Annotated[int, typer.Option(help="d, for the size condition.")] = 16,
     precision: Annotated[int, typer.Option(help="p in bits, for the size condition.")] = 32,
-    length: Annotated[int, typer.Option(help="n, tokens in a prompt.")] = 38,
+    length: Annotated[int, typer.Option(help="n, tokens in a prompt.")] = 42,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Bounds on the hops known at the answer position after every layer of a schedule."""
@@ -176,7 +176,7 @@ def integers(text: str) -> tuple[int, ...]:
     try:
         return tuple(int(part) for part in text.split(","))
     except ValueError:
-        raise ValueError(f"{text!r} is not a list of integers such as 8 or 3,2") from None
+        raise ValueError(f"{text!r} is not a list of integers such as 4 or 3,2") from None
 
 
 @contextmanager

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from rich.table import Table
 
-from analyses.runs import RunResult
-from analyses.tracing import ProgressTrace
-from composition import ProgressBound
+if TYPE_CHECKING:  # a table of bounds needs no torch
+    from analyses.runs import RunResult
+    from analyses.tracing import ProgressTrace
+    from composition import ProgressBound
 
 COLORS = {"inside": "green", "below": "yellow", "above": "red"}
 

@@ -91,7 +91,9 @@ def train(
     if checkpoint is not None:
         run.save(checkpoint)
     accuracy = held_out_accuracy(run.model, run.recipe, RESULT_STREAM)
-    return TrainingResult(run.model.eval(), run.recipe, outcome, accuracy, run.progress, run.history)
+    return TrainingResult(
+        run.model.eval(), run.recipe, outcome, accuracy, run.progress, run.history
+    )
 
 
 def check_task(config: ModelConfig, task: CompositionTask | None) -> CompositionTask:

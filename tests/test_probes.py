@@ -86,9 +86,9 @@ def test_hooks_are_taken_away_and_others_left(generator):
 def test_a_model_without_the_hooks_is_refused():
     from transformer_lens import HookedRootModule
 
+    model = HookedRootModule()
+    model.setup()
     with pytest.raises(ValueError, match=r"blocks\.0\.hook_resid_pre"):
-        model = HookedRootModule()
-        model.setup()
         residual_hooks(model)
 
 

@@ -19,14 +19,24 @@ from tests.conftest import TASKS
 TASK = CompositionTask(start_domain=3, branching=(4,))
 SCHEDULE = ("full", "deltanet", "linear", "full")
 CONFIG = ModelConfig(
-    task=TASK, schedule=SCHEDULE, d_model=24, n_heads=3, d_mlp=16, linear_heads=2, d_key=3, d_value=5
+    task=TASK,
+    schedule=SCHEDULE,
+    d_model=24,
+    n_heads=3,
+    d_mlp=16,
+    linear_heads=2,
+    d_key=3,
+    d_value=5,
 )
 
 
 def test_logits_are_over_values_at_every_position(generator):
-    for task in (*TASKS.values(), CompositionTask(start_domain=3, branching=(1, 1), query=False),
-                 CompositionTask(start_domain=3, branching=(2,), order="forward"),
-                 CompositionTask(start_domain=3, branching=(2, 2), constant_range=True)):  # fmt: skip
+    ablations = (
+        CompositionTask(start_domain=3, branching=(1, 1), query=False),
+        CompositionTask(start_domain=3, branching=(2,), order="forward"),
+        CompositionTask(start_domain=3, branching=(2, 2), constant_range=True),
+    )
+    for task in (*TASKS.values(), *ablations):
         model = HookedStack(ModelConfig(task=task, schedule=("full", "deltanet"), d_model=16))
         logits = model(task.sample(5, generator).tokens)
         assert logits.shape == (5, task.length, task.n_values)
@@ -155,12 +165,14 @@ def test_transformer_lens_patching_works_unchanged(generator):
     def metric(logits):
         return (logits[:, -1] - clean_logits[:, -1]).square().mean()
 
-    result = patching.get_act_patch_resid_pre(model, corrupted, ActivationCache(cache, model), metric)
+    result = patching.get_act_patch_resid_pre(
+        model, corrupted, ActivationCache(cache, model), metric
+    )
     assert result.shape == (4, TASK.length)
     with torch.no_grad():
         unpatched = metric(model(corrupted)).item()
     before = min(TASK.positions["z1"].start, *(pairs.clean.tokens != corrupted).nonzero()[:, 1])
-    # Entries before the changed one hold nothing to restore; the last layer matters only at the end.
+    # Positions before the changed entry hold nothing to restore.
     torch.testing.assert_close(
         torch.as_tensor(result[:, : int(before)]), torch.full((4, int(before)), unpatched)
     )

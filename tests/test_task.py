@@ -169,7 +169,9 @@ def test_counterfactuals_are_minimal(sizes, generator):
         assert ((clean.tokens != off_path.tokens).sum(1) == 1).all()
         assert torch.equal(clean.chain, off_path.chain)
         for pair in (corrupted, off_path):
-            for tokens, chain in zip(pair.tokens[:20].tolist(), pair.chain[:20].tolist(), strict=True):
+            for tokens, chain in zip(
+                pair.tokens[:20].tolist(), pair.chain[:20].tolist(), strict=True
+            ):
                 assert chain == chain_by_definition(task, tokens)
 
 
@@ -182,9 +184,7 @@ def test_counterfactual_keeps_every_row_that_can_change(generator):
         assert (row in kept) == bool(other != chain[-1])
 
 
-@pytest.mark.parametrize(
-    ("balls", "bins"), [(8, 8), (6, 6), (4, 32), (1, 5), (3, 1)]
-)
+@pytest.mark.parametrize(("balls", "bins"), [(8, 8), (6, 6), (4, 32), (1, 5), (3, 1)])
 def test_frequency_baseline_is_what_the_guess_gets(balls, bins):
     sizes = dict(start_domain=balls, branching=(1,))
     if balls == bins:

@@ -104,7 +104,7 @@ def test_counting_bound_and_heuristic():
 
 
 def test_bad_questions_name_the_way_out():
-    with pytest.raises(ValueError, match="unknown layer 'convolution'.*use one of full, linear"):
+    with pytest.raises(ValueError, match=r"unknown layer 'convolution'.*use one of full, linear"):
         predict_progress(("full", "convolution"), 2)
     with pytest.raises(ValueError, match="schedule is empty"):
         predict_progress((), 2)
