@@ -17,17 +17,18 @@ COLORS = {"inside": "green", "below": "yellow", "above": "red"}
 
 def verdict_table(runs: Mapping[str, RunResult]) -> Table:
     """One line a run: what it reached, hops by layer, and whether the theory allows them."""
-    table = Table(title="hops made at the answer position, layer by layer", title_justify="left")
-    for heading in ("run", "schedule", "exact accuracy", "ended", "causal", "probe", "allowed"):
+    title = "hops made at the answer position, after each layer"
+    table = Table(title=title, title_justify="left", show_lines=True)
+    table.add_column("run", no_wrap=True)
+    for heading in ("exact\naccuracy", "ended", "causal\nhop", "probe\nhop", "allowed"):
         table.add_column(heading)
-    table.add_column("verdict")
+    table.add_column("causal hop is")
     for name, run in runs.items():
         layers = run.trace.layers[1:]
         table.add_row(
-            name,
-            ",".join(run.trace.config.schedule),
+            f"{name}\n[dim]{','.join(run.trace.config.schedule)}[/]",
             f"{run.accuracy:.4f}",
-            f"{run.outcome}, step {run.progress.step}",
+            f"{run.outcome}\nstep {run.progress.step}",
             " ".join(str(layer.causal_hop) for layer in layers),
             " ".join(str(layer.probe_hop) for layer in layers),
             " ".join(_allowed(layer.lower, layer.upper) for layer in layers),

@@ -1,8 +1,10 @@
 """Models whose weights are written down: they solve the task exactly, by a known mechanism.
 
 They are ordinary `HookedStack`s, so a probe or a patch that does not find the mechanism in
-them is wrong. The residual stream is laid out in one-hot fields (`_Fields`); every layer
-moves a value from one field at one position to another field at another position.
+them is wrong. The residual stream is laid out in fields (`_Fields`) that hold values in binary;
+every layer moves a value from one field at one position to another field at another position.
+A value among N takes `2 log2 N` numbers of 0 or 1, so that width, heads and precision stay
+polylogarithmic in the prompt's length, as the theorems' constructions have to.
 """
 
 from __future__ import annotations
@@ -22,10 +24,10 @@ from composition import CompositionTask
 Construction = Literal["full", "full-twin", "early-linear"]
 
 SHARPNESS = 40.0
-"""Score for one matching field: what a softmax leaves to a non-match is e^-40 of it."""
+"""Score for one matching bit: what a softmax leaves to a non-match is e^-40 of it."""
 
-ROLE_WEIGHT = 8.0
-"""A position's role outweighs all that it holds, so only entries of the right function compete."""
+ROLE_WEIGHT = 64.0
+"""A position's role outweighs all bits it holds, so only entries of the right function compete."""
 
 
 @torch.no_grad()
@@ -72,7 +74,7 @@ def hand_set_model(
         d_head=fields.head_width,
         linear_heads=1,
         d_key=1,
-        d_value=task.n_values,
+        d_value=fields.value.stop - fields.value.start,
         normalization="none",
     )
     model = HookedStack(config)
@@ -99,16 +101,17 @@ def hand_set_model(
         looks = {query: fields.roles[f"z{hop}"], start: start}
         matches = [fields.hop(hop - 1)] + ([fields.query_part(hop - 1)] if hop > 1 else [])
         _set_attention(layers[hop], fields, looks, fields.value, writes=hop, matches=matches)
-    model.unembed[fields.hop(task.hops)] = 10.0 * torch.eye(task.n_values)
+    model.unembed[fields.hop(task.hops)] = 10.0 * _binary(task.n_values).T
     return model.eval()
 
 
 @dataclass(frozen=True)
 class _Fields:
-    """One-hot fields of the residual stream, and of the space that queries and keys share.
+    """Fields of the residual stream, and of the space that queries and keys share.
 
-    value, query, role: what a token is. argument, selector: the value and the query part
-    that index an entry. hop(l): where `i_l` is kept once it is known.
+    value, query, role: what a token is (roles are one-hot, the others binary). argument,
+    selector: the value and the query part that index an entry. hop(l): where `i_l` is kept
+    once it is known.
     """
 
     task: CompositionTask
@@ -123,7 +126,8 @@ class _Fields:
     @classmethod
     def of(cls, task: CompositionTask) -> _Fields:
         roles = list(dict.fromkeys(entry.role for entry in task.entries))
-        values, parts = task.n_values, sum(task.branching)
+        values = _binary(task.n_values).shape[1]
+        parts = sum(_binary(n).shape[1] for n in task.branching)
         widths = (values, parts, len(roles), values, parts, (task.hops + 1) * values)
         ends = list(accumulate(widths, initial=0))
         slices = [slice(begin, end) for begin, end in pairwise(ends)]
@@ -136,25 +140,44 @@ class _Fields:
     @property
     def head_width(self) -> int:
         """Queries and keys meet in: role, argument, selector."""
-        return len(self.roles) + self.task.n_values + sum(self.task.branching)
+        return len(self.roles) + _width(self.argument) + _width(self.selector)
 
     def hop(self, hop: int) -> slice:
-        begin = self.hops.start + hop * self.task.n_values
-        return slice(begin, begin + self.task.n_values)
+        begin = self.hops.start + hop * _width(self.value)
+        return slice(begin, begin + _width(self.value))
 
     def query_part(self, part: int) -> slice:
         """Where `w_part` is kept inside `query`, for part 1 … L - 1."""
-        begin = self.query.start + sum(self.task.branching[: part - 1])
-        return slice(begin, begin + self.task.branching[part - 1])
+        widths = [_binary(n).shape[1] for n in self.task.branching]
+        begin = self.query.start + sum(widths[: part - 1])
+        return slice(begin, begin + widths[part - 1])
+
+
+def _binary(count: int) -> Tensor:
+    """`[count, 2 · bits]`: every number's bits and their complements.
+
+    Two numbers agree in as many ones as they have equal bits, and only a number itself reaches
+    all of them: a dot product tells equality.
+    """
+    bits = max(1, (count - 1).bit_length())
+    ones = torch.tensor([[number >> bit & 1 for bit in range(bits)] for number in range(count)])
+    return torch.cat([ones, 1 - ones], dim=1).float()
+
+
+def _width(field: slice) -> int:
+    return field.stop - field.start
 
 
 def _set_embedding(model: HookedStack, fields: _Fields) -> None:
-    embed = model.embed
-    embed.value[:, fields.value] = torch.eye(fields.task.n_values)
-    embed.query[:, fields.query] = torch.eye(embed.query.shape[0])
-    embed.role[:, fields.role] = torch.eye(embed.role.shape[0])
-    embed.argument_map[fields.value, fields.argument] = torch.eye(fields.task.n_values)
-    embed.argument_map[fields.query, fields.selector] = torch.eye(embed.query.shape[0])
+    embed, task = model.embed, fields.task
+    embed.value[:, fields.value] = _binary(task.n_values)
+    row = 0
+    for part, n in enumerate(task.branching, start=1):
+        embed.query[row : row + n, fields.query_part(part)] = _binary(n)
+        row += n
+    embed.role[:, fields.role] = torch.eye(len(fields.roles))
+    embed.argument_map[fields.value, fields.argument] = torch.eye(_width(fields.value))
+    embed.argument_map[fields.query, fields.selector] = torch.eye(_width(fields.query))
 
 
 def _set_attention(
@@ -176,16 +199,16 @@ def _set_attention(
     """
     assert isinstance(attn, FullAttention)
     W_Q, W_K, W_V, W_O = attn.W_Q[0], attn.W_K[0], attn.W_V[0], attn.W_O[0]
-    roles, values = len(fields.roles), fields.task.n_values
+    roles, values = len(fields.roles), _width(fields.value)
     argument, selector = slice(roles, roles + values), slice(roles + values, fields.head_width)
     W_K[fields.role, :roles] = torch.eye(roles)
     W_K[fields.argument, argument] = torch.eye(values)
-    W_K[fields.selector, selector] = torch.eye(selector.stop - selector.start)
+    W_K[fields.selector, selector] = torch.eye(_width(selector))
     strength = SHARPNESS * fields.head_width**0.5  # undoes attention's 1 / sqrt(d_head)
     for looking, seen in looks.items():
         W_Q[fields.role.start + looking, seen] = ROLE_WEIGHT * strength
     for field in matches or []:
-        size = field.stop - field.start
+        size = _width(field)
         inside_query = fields.query.start <= field.start < fields.query.stop
         begin = selector.start + field.start - fields.query.start if inside_query else roles
         W_Q[field, begin : begin + size] = strength * torch.eye(size)
@@ -199,7 +222,7 @@ def _set_carrier(layer: nn.Module, fields: _Fields, hop: int) -> None:
     Only the start position writes into the state; only the answer position reads it.
     """
     assert isinstance(layer, RecurrentLayer)
-    mixer, values = layer.mixer, fields.task.n_values
+    mixer, values = layer.mixer, _width(fields.value)
     start = fields.role.start + fields.roles["start"]
     query = fields.role.start + fields.roles["query"]
     gain = 1.0
@@ -207,7 +230,7 @@ def _set_carrier(layer: nn.Module, fields: _Fields, hop: int) -> None:
         # The large numbers saturate SiLU and sigmoid; the norms undo them.
         mixer.W_K[0, start, 0] = mixer.W_Q[0, query, 0] = mixer.W_beta[start, 0] = SHARPNESS
         mixer.W_V[0, fields.hop(hop)] = SHARPNESS * torch.eye(values)
-        gain = values**-0.5  # the output norm makes a one-hot vector of length sqrt(values)
+        gain = 2**-0.5  # half of a code's numbers are 1: its root mean square is sqrt(1 / 2)
     else:
         assert isinstance(mixer, LinearAttention)
         _only_at(mixer.W_K[0, :, 0], fields, start)
