@@ -35,7 +35,7 @@ Steps = Annotated[int, typer.Option(help="Training steps at most, for each model
 @app.command()
 def run(
     out: Out = Path("hoptrace-run"),
-    steps: Steps = 3000,
+    steps: Steps = 4000,
     seed: Seed = 0,
     workers: Annotated[
         int | None, typer.Option(help="Processes, one thread each; one a core by default.")
@@ -71,12 +71,13 @@ def train(
     out: Out,
     start_domain: Annotated[int, typer.Option(help="m, values of the start.")] = 8,
     branching: Annotated[str, typer.Option(help="n_1,…,n_{L-1}, such as 4 or 3,2.")] = "4",
-    steps: Steps = 3000,
+    steps: Steps = 4000,
     seed: Seed = 0,
     d_model: Annotated[int, typer.Option(help="Width of the residual stream.")] = 64,
     n_heads: Annotated[int, typer.Option(help="Heads of a full layer.")] = 4,
     d_mlp: Annotated[int, typer.Option(help="Width of the MLPs; 0 for none.")] = 0,
-    d_key: Annotated[int, typer.Option(help="Keys in a linear layer's state.")] = 2,
+    linear_heads: Annotated[int, typer.Option(help="Heads of a linear layer.")] = 2,
+    d_key: Annotated[int, typer.Option(help="Keys in each head's state.")] = 2,
 ) -> None:
     """Train one stack and trace it; started again on the same directory, it goes on."""
     with one_line_errors():
@@ -93,6 +94,7 @@ def train(
             d_model=d_model,
             n_heads=n_heads,
             d_mlp=d_mlp,
+            linear_heads=linear_heads,
             d_key=d_key,
         )
         result = run_one(config, recipe=TrainingRecipe(steps=steps, seed=seed), directory=out)

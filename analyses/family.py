@@ -52,13 +52,13 @@ class FamilyResult(BaseModel):
     failed: dict[str, str]
 
 
-def default_family(*, steps: int = 3000, seed: int = 0) -> Family:
+def default_family(*, steps: int = 4000, seed: int = 0) -> Family:
     """Four stacks at L = 2 whose bounds differ, small enough for minutes on two cores.
 
     With `m = 8` and `n_1 = 4` three full layers learn the task well within the budget and two do
     not; with `m = 4` two get further, by a shortcut (docs/default_family.md). The linear layers'
-    state has two keys, fewer than the eight entries of `z_1`: it can carry a value but not look
-    one up.
+    state has two heads of two keys, fewer than the eight entries of `z_1`: it can carry a value
+    but not hold the table.
     """
     task = CompositionTask(start_domain=8, branching=(4,))
     schedules = {
@@ -68,7 +68,7 @@ def default_family(*, steps: int = 3000, seed: int = 0) -> Family:
         "linear-only": ("deltanet", "deltanet", "deltanet"),
     }
     arms = {
-        name: ModelConfig(task=task, schedule=schedule, d_key=2)
+        name: ModelConfig(task=task, schedule=schedule, linear_heads=2, d_key=2)
         for name, schedule in schedules.items()
     }
     return Family(arms=arms, recipe=TrainingRecipe(steps=steps, seed=seed))

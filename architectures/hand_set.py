@@ -21,7 +21,7 @@ from architectures.mixers import DeltaNet, FullAttention, LinearAttention, Recur
 from architectures.stack import Block, HookedStack
 from composition import CompositionTask
 
-Construction = Literal["full", "full-twin", "early-linear"]
+Construction = Literal["full", "full-twin", "early-linear", "linear-first"]
 
 SHARPNESS = 40.0
 """Score for one matching bit: what a softmax leaves to a non-match is e^-40 of it."""
@@ -48,7 +48,9 @@ def hand_set_model(
             layer 2 carries `i_1` to the answer position, the others look up.
             "early-linear": "full-twin" with a linear layer for the carrying: L full layers
             and one linear layer suffice.
-        mixer: "deltanet" or "linear", the linear layer of "early-linear".
+            "linear-first": a linear layer carries `z_0` to the answer position, L full layers
+            look up: "full" with a linear layer for the carrying.
+        mixer: "deltanet" or "linear", the linear layer of the last two.
 
     Raises:
         ValueError: an ablation of the task, an unknown construction or mixer.
@@ -58,17 +60,24 @@ def hand_set_model(
             "hand-set weights exist for the task itself, not for its ablations: "
             "use query=True and order='backward'"
         )
-    carriers = {"full": "full", "full-twin": "full", "early-linear": mixer}
-    if construction not in carriers:
-        raise ValueError(f"unknown construction {construction!r}; use one of {', '.join(carriers)}")
+    lookups = ("full",) * (task.hops - 1)
+    schedules = {
+        "full": ("full", "full", *lookups),
+        "full-twin": ("full", "full", *lookups),
+        "early-linear": ("full", mixer, *lookups),
+        "linear-first": (mixer, "full", *lookups),
+    }
+    if construction not in schedules:
+        raise ValueError(
+            f"unknown construction {construction!r}; use one of {', '.join(schedules)}"
+        )
     if mixer not in ("deltanet", "linear"):
         raise ValueError(f"no hand-set weights for mixer {mixer!r}; use deltanet or linear")
 
     fields = _Fields.of(task)
-    schedule = ("full", carriers[construction], *["full"] * (task.hops - 1))
     config = ModelConfig(
         task=task,
-        schedule=schedule,
+        schedule=schedules[construction],
         d_model=fields.width,
         n_heads=1,
         d_head=fields.head_width,
@@ -84,19 +93,20 @@ def hand_set_model(
     _set_embedding(model, fields)
     layers = [block.mixer for block in model.blocks if isinstance(block, Block)]
     query, start = fields.roles["query"], fields.roles["start"]
+    first_lookup = 1 if construction in ("full", "linear-first") else 2
     if construction == "full":
         _set_attention(layers[0], fields, looks={query: start}, reads=fields.value, writes=0)
-        first_lookup = 1
+    elif construction == "linear-first":
+        _set_carrier(layers[0], fields, reads=fields.value, writes=0)
     else:
         looks = {start: fields.roles["z1"], query: query}
         _set_attention(
             layers[0], fields, looks, reads=fields.value, writes=1, matches=[fields.value]
         )
         if construction == "early-linear":
-            _set_carrier(layers[1], fields, hop=1)
+            _set_carrier(layers[1], fields, reads=fields.hop(1), writes=1)
         else:
             _set_attention(layers[1], fields, {query: start}, reads=fields.hop(1), writes=1)
-        first_lookup = 2
     for hop in range(first_lookup, task.hops + 1):
         looks = {query: fields.roles[f"z{hop}"], start: start}
         matches = [fields.hop(hop - 1)] + ([fields.query_part(hop - 1)] if hop > 1 else [])
@@ -216,8 +226,8 @@ def _set_attention(
     W_O[:values, fields.hop(writes)] = torch.eye(values)
 
 
-def _set_carrier(layer: nn.Module, fields: _Fields, hop: int) -> None:
-    """A linear layer that brings `hop`'s field from the start to the answer position.
+def _set_carrier(layer: nn.Module, fields: _Fields, reads: slice, writes: int) -> None:
+    """A linear layer that brings a field from the start position to the answer position.
 
     Only the start position writes into the state; only the answer position reads it.
     """
@@ -229,14 +239,14 @@ def _set_carrier(layer: nn.Module, fields: _Fields, hop: int) -> None:
     if isinstance(mixer, DeltaNet):
         # The large numbers saturate SiLU and sigmoid; the norms undo them.
         mixer.W_K[0, start, 0] = mixer.W_Q[0, query, 0] = mixer.W_beta[start, 0] = SHARPNESS
-        mixer.W_V[0, fields.hop(hop)] = SHARPNESS * torch.eye(values)
+        mixer.W_V[0, reads] = SHARPNESS * torch.eye(values)
         gain = 2**-0.5  # half of a code's numbers are 1: its root mean square is sqrt(1 / 2)
     else:
         assert isinstance(mixer, LinearAttention)
         _only_at(mixer.W_K[0, :, 0], fields, start)
         _only_at(mixer.W_Q[0, :, 0], fields, query)
-        mixer.W_V[0, fields.hop(hop)] = torch.eye(values)
-    layer.W_O[0, :, fields.hop(hop)] = gain * torch.eye(values)
+        mixer.W_V[0, reads] = torch.eye(values)
+    layer.W_O[0, :, fields.hop(writes)] = gain * torch.eye(values)
 
 
 def _only_at(weights: Tensor, fields: _Fields, position: int) -> None:

@@ -20,6 +20,8 @@ CONSTRUCTIONS = [
     ("full-twin", "deltanet"),
     ("early-linear", "deltanet"),
     ("early-linear", "linear"),
+    ("linear-first", "deltanet"),
+    ("linear-first", "linear"),
 ]
 
 
@@ -48,6 +50,18 @@ def test_schedules_are_as_long_as_the_theory_allows(name):
     assert hand_set_model(task, "full").config.schedule == ("full",) * (task.hops + 1)
     early = hand_set_model(task, "early-linear").config.schedule
     assert early == ("full", "deltanet", *["full"] * (task.hops - 1))
+    first = hand_set_model(task, "linear-first").config.schedule
+    assert first == ("deltanet", *["full"] * task.hops)
+
+
+def test_size_is_polylogarithmic_in_the_prompt():
+    """The prompt grows a hundredfold, the sizes as its logarithm: not even threefold."""
+    small, large = (CompositionTask(start_domain=4, branching=(n,)) for n in (8, 1000))
+    assert large.length > 100 * small.length
+    for construction, _ in CONSTRUCTIONS:
+        sizes = [hand_set_model(task, construction).config for task in (small, large)]
+        for field in ("d_model", "d_head", "d_value"):
+            assert getattr(sizes[1], field) < 2.5 * getattr(sizes[0], field)
 
 
 def test_constant_range_works_too(generator):

@@ -137,6 +137,7 @@ CARRIED = {
     "full": ([0, None, None, None], [None, 0, 1, 2]),
     "full-twin": ([0, 1, None, None], [None, None, 1, 2]),
     "early-linear": ([0, 1, None, None], [None, None, 1, 2]),
+    "linear-first": ([0, None, None, None], [None, 0, 1, 2]),
 }
 
 
