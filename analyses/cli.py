@@ -135,6 +135,25 @@ def trace(
 
 
 @app.command()
+def show(
+    directories: Annotated[list[Path], typer.Argument(help="Directories that `run` has left.")],
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print one table to paste.")] = False,
+) -> None:
+    """Print the verdict tables of finished families again."""
+    with one_line_errors():
+        from analyses.family import PROGRESS_FILE, FamilyResult
+        from analyses.tables import verdict_markdown, verdict_table
+        from architectures.checkpoints import read_json
+
+        results = [read_json(FamilyResult, path / PROGRESS_FILE) for path in directories]
+        if markdown:
+            typer.echo(verdict_markdown([result.runs for result in results]))
+        else:
+            for result in results:
+                console.print(verdict_table(result.runs))
+
+
+@app.command()
 def theory(
     schedule: Schedule,
     hops: Annotated[int, typer.Option(help="L, the length of the chain.")] = 2,

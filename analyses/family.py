@@ -25,6 +25,13 @@ from composition import CompositionTask
 FAMILY_FILE, PROGRESS_FILE = "family.json", "progress.json"
 FIGURE_FILE, REPORT_FILE = "staircase.png", "report.html"
 
+KEEP_FREED_MEMORY = {
+    "MALLOC_MMAP_THRESHOLD_": str(1 << 30),
+    "MALLOC_TRIM_THRESHOLD_": str(1 << 31),
+}
+"""Has glibc keep what tensors free. A step frees and takes the same megabyte-sized tensors again;
+handing them back to the system each time costs page faults (benchmarks/training.py measures it)."""
+
 Report = Callable[[str, Progress], None]
 
 
@@ -102,7 +109,8 @@ def run_family(
     # Fresh processes: a fork of a process that has used torch's threads can hang.
     context = multiprocessing.get_context("spawn")
     news: Queue = context.Queue()
-    _keep_freed_memory()
+    for name, value in KEEP_FREED_MEMORY.items():
+        os.environ.setdefault(name, value)  # the workers inherit it
     with (
         _Listener(news, report),
         ProcessPoolExecutor(workers, context, _start_worker, (news,)) as pool,
@@ -163,16 +171,6 @@ def _difference(there: Family, here: Family) -> str:
         if old != new:
             return f"{name} is {old} there and {new} here"
     return f"arms {', '.join(there.arms)} there and {', '.join(here.arms)} here"
-
-
-def _keep_freed_memory() -> None:
-    """Have glibc keep what tensors free, in the processes started from here on.
-
-    A step frees and takes the same megabyte-sized tensors again; handing them back to the
-    system each time costs page faults (benchmarks/training.py measures it).
-    """
-    for name, value in (("MMAP_THRESHOLD_", 1 << 30), ("TRIM_THRESHOLD_", 1 << 31)):
-        os.environ.setdefault(f"MALLOC_{name}", str(value))
 
 
 _news: Queue | None = None

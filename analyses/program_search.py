@@ -5,10 +5,11 @@
 A program is what a trained layer would be if it were crisp. In a full layer the positions of a
 role all look at one position each, addressed by role, query part and argument, where the last
 two are constants or values that the looking position knows; it then knows all that was known
-there. A linear layer lets the answer position know what the start position knows: one value
-to carry, which is what a small state can do. A program is worth the accuracy of the best
-guess from all that the answer position knows at the end. Tokens of `z_2` stay symbols, since
-they say nothing about which entry is needed; all of `z_1`, `z_0` and `w` are gone through.
+there. The answer position may run another program for every query. A linear layer lets the
+answer position know what the start position knows: one value to carry, which is what a small
+state can do. A program is worth the accuracy of the best guess from all that the answer
+position knows at the end. Tokens of `z_2` stay symbols, since they say nothing about which
+entry is needed; all of `z_1`, `z_0` and `w` are gone through.
 """
 
 from __future__ import annotations
@@ -28,24 +29,51 @@ class ProgramSearch:
     Facts are bits: `z_0 = v`, `w = v`, `z_1[i] = v`, and "the token of z_2[w, i] is known".
     """
 
-    def __init__(self, m: int, n: int) -> None:
+    def __init__(self, m: int, n: int, only_w: int | None = None) -> None:
         self.m, self.n = m, n
+        queries = range(n) if only_w is None else [only_w]
         worlds = np.array(
-            [(*table, z0, w) for *table, z0, w in product(*[range(m)] * (m + 1), range(n))]
+            [(*table, z0, w) for *table, z0, w in product(*[range(m)] * (m + 1), queries)]
         )
         self.z1, self.z0, self.w = worlds[:, :m], worlds[:, m], worlds[:, m + 1]
         self.i1 = self.z1[np.arange(len(worlds)), self.z0]
         self.needed = self.w * m + self.i1
 
     def best_accuracy(self, schedule: str) -> float:
-        """Accuracy of the best program of "FF", "FFL", "FLF" or "FFF" (F full, L linear)."""
+        """Accuracy of the best program of "FF", "FFL", "FLF" or "FFF" (F full, L linear).
+
+        The answer position knows `w`, so it may run another program for each; what the others
+        do is the same for all.
+        """
+        queries = [ProgramSearch(self.m, self.n, w) for w in range(self.n)]
+        here = [self.w == w for w in range(self.n)]
         best = 0.0
         for z1, z2 in product(self._z1_entries(), self._z2_entries()):
-            for knowledge in self._answers(schedule, z1, z2):
-                best = max(best, self._accuracy(knowledge))
+            for path in self._start_paths(schedule, z1, z2):
+                total = 0.0
+                for query, rows in zip(queries, here, strict=True):
+                    visible = z1[:, rows], z2[:, rows], [start[rows] for start in path]
+                    total += max(map(query._accuracy, query._answers(schedule, *visible)))
+                best = max(best, total / self.n)
                 if best == 1.0:
                     return best
         return best
+
+    def _start_paths(
+        self, schedule: str, z1: np.ndarray, z2: np.ndarray
+    ) -> Iterator[list[Knowledge]]:
+        """What the start position may know after every layer but the last, and at the end."""
+        bare = next(self._z1_entries()), next(self._z2_entries())
+        paths = [[start] for start in _maximal(self._look(self._z0_fact(), *bare, []))]
+        for kind in schedule[1:]:
+            paths = [
+                [*path, after]
+                for path in paths
+                for after in (
+                    _maximal(self._look(path[-1], z1, z2, [])) if kind == "F" else path[-1:]
+                )
+            ]
+        return iter(paths)
 
     # -- bits --------------------------------------------------------------------------------
 
@@ -89,23 +117,22 @@ class ProgramSearch:
 
     # -- programs ------------------------------------------------------------------------------
 
-    def _answers(self, schedule: str, z1: np.ndarray, z2: np.ndarray) -> Iterator[Knowledge]:
-        """What the answer position can know at the end, for all programs that use z1 and z2."""
-        bare_z1 = next(self._z1_entries())
-        bare_z2 = next(self._z2_entries())
-        start = _maximal(self._look(self._z0_fact(), bare_z1, bare_z2, []))
-        answer = _maximal(self._look(self._w_fact(), bare_z1, bare_z2, [self._z0_fact()]))
-        for kind in schedule[1:-1]:
+    def _answers(
+        self, schedule: str, z1: np.ndarray, z2: np.ndarray, starts: list[Knowledge]
+    ) -> list[Knowledge]:
+        """What the answer position can know at the end.
+
+        Args:
+            starts: what the start position knows after every layer.
+        """
+        bare = next(self._z1_entries()), next(self._z2_entries())
+        answer = _maximal(self._look(self._w_fact(), *bare, [self._z0_fact()]))
+        for kind, before in zip(schedule[1:], starts, strict=False):
             if kind == "L":
-                answer = _maximal(a | s for a in answer for s in start)
+                answer = [a | before for a in answer]
             else:
-                answer = _maximal(x for a in answer for x in self._look(a, z1, z2, start))
-                start = _maximal(x for s in start for x in self._look(s, z1, z2, []))
-        for a in answer:
-            if schedule[-1] == "L":
-                yield from (a | s for s in start)
-            else:
-                yield from self._look(a, z1, z2, start)
+                answer = _maximal(x for a in answer for x in self._look(a, z1, z2, [before]))
+        return answer
 
     def _look(
         self, knows: Knowledge, z1: np.ndarray, z2: np.ndarray, starts: list[Knowledge]
@@ -123,8 +150,6 @@ class ProgramSearch:
         for address in addresses:
             yield knows | z1[address, worlds]
         parts = [np.full_like(self.z0, c) for c in range(self.n)]
-        if _everywhere(knows, self._w_fact()):
-            parts.append(self.w)
         for part, address in product(parts, addresses):
             yield knows | z2[part * self.m + address, worlds]
 
@@ -172,7 +197,7 @@ def main() -> None:
     schedules = ("FF", "FFL", "FLF", "FFF")
     print("| m | n | " + " | ".join(schedules) + " |")
     print("|---|---|" + "---|" * len(schedules))
-    for m, n in ((2, 2), (2, 3), (3, 2), (3, 3), (4, 2)):
+    for m, n in ((2, 2), (3, 2), (3, 3), (4, 2), (4, 3)):
         search = ProgramSearch(m, n)
         best = " | ".join(f"{search.best_accuracy(schedule):.3f}" for schedule in schedules)
         print(f"| {m} | {n} | {best} |", flush=True)

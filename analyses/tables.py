@@ -37,6 +37,31 @@ def verdict_table(runs: Mapping[str, RunResult]) -> Table:
     return table
 
 
+def verdict_markdown(families: Sequence[Mapping[str, RunResult]]) -> str:
+    """The verdict tables of several families as one, in Markdown."""
+    lines = [
+        "| run | seed | layers | exact accuracy | training ended | causal hop | probe hop | allowed "
+        "| causal hop is |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    for name in dict.fromkeys(name for runs in families for name in runs):
+        for run in (runs[name] for runs in families if name in runs):
+            layers = run.trace.layers[1:]
+            cells = (
+                name,
+                run.recipe.seed,
+                ", ".join(run.trace.config.schedule),
+                f"{run.accuracy:.4f}",
+                f"{run.outcome}, step {run.progress.step}",
+                " ".join(str(layer.causal_hop) for layer in layers),
+                " ".join(str(layer.probe_hop) for layer in layers),
+                " ".join(_allowed(layer.lower, layer.upper) for layer in layers),
+                ", ".join(dict.fromkeys(layer.verdict for layer in layers)),
+            )
+            lines.append("| " + " | ".join(map(str, cells)) + " |")
+    return "\n".join(lines)
+
+
 def trace_table(trace: ProgressTrace, hop: int | None = None) -> Table:
     """One line a layer; the accuracies are those of `hop`, or of all hops in order."""
     hops = range(trace.hops + 1) if hop is None else [trace.config.task.check_hop(hop)]

@@ -8,8 +8,10 @@ import sys
 import time
 
 import pytest
+from typer.testing import CliRunner
 
 from analyses import Family, TrainingRecipe, default_family, run, run_family
+from analyses.cli import app
 from analyses.family import FamilyResult
 from architectures import CheckpointError, ModelConfig, load_model
 from composition import CompositionTask
@@ -45,6 +47,11 @@ def test_a_family_leaves_models_traces_figure_and_report(tmp_path):
     for needed in ("early", "late", "data:image/png;base64,", "size condition", "(Hdp)^1024"):
         assert needed in page
     assert "http" not in page, "the report asks nothing of the network"
+
+    shown = CliRunner().invoke(app, ["show", str(tmp_path / "out"), "--markdown"])
+    assert shown.exit_code == 0
+    assert "| early | 0 | full, deltanet | " in shown.stdout
+    assert shown.stdout.count("\n") == 4
 
     # The same again reads what is there; it trains nothing.
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "out" / "early").iterdir()}
