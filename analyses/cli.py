@@ -121,6 +121,12 @@ def trace(
         from architectures import load_model
         from architectures.checkpoints import write_atomically
 
+        if (directory / "family.json").exists():
+            arms = sorted(path.parent.name for path in directory.glob("*/model.safetensors"))
+            raise ValueError(
+                f"{directory} holds several runs; trace one of {', '.join(arms) or 'none yet'}, "
+                f"such as {directory / arms[0] if arms else directory / 'full'}"
+            )
         model = load_model(directory)
         if hop is not None:
             model.config.task.check_hop(hop)

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from rich import box
 from rich.table import Table
 
 if TYPE_CHECKING:  # a table of bounds needs no torch
     from analyses.runs import RunResult
-    from analyses.tracing import ProgressTrace
+    from analyses.tracing import LayerTrace, ProgressTrace
     from composition import ProgressBound
 
 COLORS = {"inside": "green", "below": "yellow", "above": "red"}
@@ -19,20 +20,18 @@ def verdict_table(runs: Mapping[str, RunResult]) -> Table:
     """One line a run: what it reached, hops by layer, and whether the theory allows them."""
     title = "hops made at the answer position, after each layer"
     table = Table(title=title, title_justify="left", show_lines=True)
-    table.add_column("run", no_wrap=True)
-    for heading in ("exact\naccuracy", "ended", "causal\nhop", "probe\nhop", "allowed"):
+    table.add_column("run", width=18)  # all columns together fit into 80 characters
+    for heading in ("exact accuracy", "causal", "probe", "allowed", "verdict"):
         table.add_column(heading)
-    table.add_column("causal hop is")
     for name, run in runs.items():
         layers = run.trace.layers[1:]
         table.add_row(
-            f"{name}\n[dim]{','.join(run.trace.config.schedule)}[/]",
-            f"{run.accuracy:.4f}",
-            f"{run.outcome}\nstep {run.progress.step}",
+            f"{name}\n[dim]{' '.join(run.trace.config.schedule)}[/]",
+            f"{run.accuracy:.4f}\n{run.outcome}\nat step {run.progress.step}",
             " ".join(str(layer.causal_hop) for layer in layers),
             " ".join(str(layer.probe_hop) for layer in layers),
             " ".join(_allowed(layer.lower, layer.upper) for layer in layers),
-            _verdicts([layer.verdict for layer in layers]),
+            _verdict(layers),
         )
     return table
 
@@ -40,8 +39,8 @@ def verdict_table(runs: Mapping[str, RunResult]) -> Table:
 def verdict_markdown(families: Sequence[Mapping[str, RunResult]]) -> str:
     """The verdict tables of several families as one, in Markdown."""
     lines = [
-        "| run | seed | layers | exact accuracy | training ended | causal hop | probe hop | allowed "
-        "| causal hop is |",
+        "| run | seed | layers | exact accuracy | training ended "
+        "| causal hop | probe hop | allowed | verdict |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
     for name in dict.fromkeys(name for runs in families for name in runs):
@@ -56,7 +55,7 @@ def verdict_markdown(families: Sequence[Mapping[str, RunResult]]) -> str:
                 " ".join(str(layer.causal_hop) for layer in layers),
                 " ".join(str(layer.probe_hop) for layer in layers),
                 " ".join(_allowed(layer.lower, layer.upper) for layer in layers),
-                ", ".join(dict.fromkeys(layer.verdict for layer in layers)),
+                _verdict(layers, markup=False).replace("\n", " "),
             )
             lines.append("| " + " | ".join(map(str, cells)) + " |")
     return "\n".join(lines)
@@ -65,25 +64,30 @@ def verdict_markdown(families: Sequence[Mapping[str, RunResult]]) -> str:
 def trace_table(trace: ProgressTrace, hop: int | None = None) -> Table:
     """One line a layer; the accuracies are those of `hop`, or of all hops in order."""
     hops = range(trace.hops + 1) if hop is None else [trace.config.task.check_hop(hop)]
-    shown = " ".join(f"i_{index}" for index in hops)
-    table = Table(title=f"accuracies by hop: {shown}", title_justify="left")
-    for heading in ("layer", "kind", "causal hop", "probe hop", "allowed", "verdict"):
+    shown = ", ".join(f"i_{index}" for index in hops)
+    table = Table(
+        title=f"accuracies from top to bottom: {shown}",
+        title_justify="left",
+        box=box.SIMPLE_HEAD,
+        show_lines=True,
+    )
+    for heading in ("after layer", "causal", "probe", "allowed", "verdict"):
         table.add_column(heading)
     for position in ("start", "answer"):
-        table.add_column(f"patch at {position}")
-        table.add_column(f"probe at {position}")
+        table.add_column(f"patch\n{position}")
+        table.add_column(f"probe\n{position}")
     for layer in trace.layers:
-        accuracies = []
-        for measured in (layer.start, layer.answer):
-            for values in (measured.interchange, measured.probe):
-                accuracies.append(" ".join(f"{values[index]:.2f}" for index in hops))
+        accuracies = [
+            "\n".join(f"{values[index]:.2f}" for index in hops)
+            for measured in (layer.start, layer.answer)
+            for values in (measured.interchange, measured.probe)
+        ]
         table.add_row(
-            str(layer.layer) if layer.layer else "-",
-            layer.kind,
+            f"{layer.layer} {layer.kind}",
             str(layer.causal_hop),
             str(layer.probe_hop),
             _allowed(layer.lower, layer.upper),
-            _verdicts([layer.verdict]),
+            f"[{COLORS[layer.verdict]}]{layer.verdict}[/]",
             *accuracies,
         )
     return table
@@ -105,7 +109,12 @@ def _allowed(lower: int, upper: int) -> str:
     return str(lower) if lower == upper else f"{lower}-{upper}"
 
 
-def _verdicts(verdicts: list[str]) -> str:
-    if set(verdicts) == {"inside"}:
-        return "[green]inside[/]"
-    return " ".join(f"[{COLORS[verdict]}]{verdict}[/]" for verdict in verdicts)
+def _verdict(layers: Sequence[LayerTrace], *, markup: bool = True) -> str:
+    """ "inside", or after which layers the causal hop is below or above what is allowed."""
+    lines = []
+    for verdict in ("below", "above"):
+        where = [str(layer.layer) for layer in layers if layer.verdict == verdict]
+        if where:
+            lines.append((verdict, f"{verdict}\nafter {', '.join(where)}"))
+    lines = lines or [("inside", "inside")]
+    return "\n".join(f"[{COLORS[v]}]{text}[/]" if markup else text for v, text in lines)

@@ -126,6 +126,11 @@ def test_a_hop_past_the_chain_and_broken_files_get_one_line(saved, tmp_path):
     assert_one_line(call("trace", str(saved)), "not a whole safetensors file")
 
 
+def test_tracing_a_family_says_which_runs_it_holds(saved):
+    (saved.parent / "family.json").write_text("{}")
+    assert_one_line(call("trace", str(saved.parent)), "holds several runs; trace one of model")
+
+
 def test_run_refuses_a_directory_that_is_not_its_own(tmp_path):
     (tmp_path / "thesis.tex").write_text("mine")
     result = call("run", "--out", str(tmp_path))
