@@ -62,10 +62,10 @@ class ProgramSearch:
     def _start_paths(
         self, schedule: str, z1: np.ndarray, z2: np.ndarray
     ) -> Iterator[list[Knowledge]]:
-        """What the start position may know after every layer but the last, and at the end."""
+        """What the start position may know after every layer but the last."""
         bare = next(self._z1_entries()), next(self._z2_entries())
         paths = [[start] for start in _maximal(self._look(self._z0_fact(), *bare, []))]
-        for kind in schedule[1:]:
+        for kind in schedule[1:-1]:
             paths = [
                 [*path, after]
                 for path in paths
@@ -123,11 +123,11 @@ class ProgramSearch:
         """What the answer position can know at the end.
 
         Args:
-            starts: what the start position knows after every layer.
+            starts: what the start position knows after every layer but the last.
         """
         bare = next(self._z1_entries()), next(self._z2_entries())
         answer = _maximal(self._look(self._w_fact(), *bare, [self._z0_fact()]))
-        for kind, before in zip(schedule[1:], starts, strict=False):
+        for kind, before in zip(schedule[1:], starts, strict=True):
             if kind == "L":
                 answer = [a | before for a in answer]
             else:

@@ -71,8 +71,8 @@ def trace_table(trace: ProgressTrace, hop: int | None = None) -> Table:
         box=box.SIMPLE_HEAD,
         show_lines=True,
     )
-    for heading in ("after layer", "causal", "probe", "allowed", "verdict"):
-        table.add_column(heading)
+    for heading in ("after layer", "causal", "probe", "allowed"):
+        table.add_column(heading, no_wrap=True)
     for position in ("start", "answer"):
         table.add_column(f"patch\n{position}")
         table.add_column(f"probe\n{position}")
@@ -86,8 +86,7 @@ def trace_table(trace: ProgressTrace, hop: int | None = None) -> Table:
             f"{layer.layer} {layer.kind}",
             str(layer.causal_hop),
             str(layer.probe_hop),
-            _allowed(layer.lower, layer.upper),
-            f"[{COLORS[layer.verdict]}]{layer.verdict}[/]",
+            f"{_allowed(layer.lower, layer.upper)} [{COLORS[layer.verdict]}]{layer.verdict}[/]",
             *accuracies,
         )
     return table
