@@ -35,7 +35,7 @@ Steps = Annotated[int, typer.Option(help="Training steps at most, for each model
 @app.command()
 def run(
     out: Out = Path("hoptrace-run"),
-    steps: Steps = 4000,
+    steps: Steps = 3000,
     seed: Seed = 0,
     workers: Annotated[
         int | None, typer.Option(help="Processes, one thread each; one a core by default.")
@@ -71,7 +71,7 @@ def train(
     out: Out,
     start_domain: Annotated[int, typer.Option(help="m, values of the start.")] = 8,
     branching: Annotated[str, typer.Option(help="n_1,…,n_{L-1}, such as 4 or 3,2.")] = "4",
-    steps: Steps = 4000,
+    steps: Steps = 3000,
     seed: Seed = 0,
     d_model: Annotated[int, typer.Option(help="Width of the residual stream.")] = 64,
     n_heads: Annotated[int, typer.Option(help="Heads of a full layer.")] = 4,

@@ -59,7 +59,7 @@ class FamilyResult(BaseModel):
     failed: dict[str, str]
 
 
-def default_family(*, steps: int = 4000, seed: int = 0) -> Family:
+def default_family(*, steps: int = 3000, seed: int = 0) -> Family:
     """Four stacks at L = 2 whose bounds differ, small enough for minutes on two cores.
 
     With `m = 8` and `n_1 = 4` three full layers learn the task well within the budget and two do
