@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
 from collections.abc import Callable
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from multiprocessing.queues import Queue
@@ -180,6 +181,7 @@ _news: Queue | None = None
 def _start_worker(news: Queue) -> None:
     global _news
     _news = news
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to answer
     torch.set_num_threads(1)
 
 
