@@ -26,13 +26,6 @@ from composition import CompositionTask
 FAMILY_FILE, PROGRESS_FILE = "family.json", "progress.json"
 FIGURE_FILE, REPORT_FILE = "staircase.png", "report.html"
 
-KEEP_FREED_MEMORY = {
-    "MALLOC_MMAP_THRESHOLD_": str(1 << 30),
-    "MALLOC_TRIM_THRESHOLD_": str(1 << 31),
-}
-"""Has glibc keep what tensors free. A step frees and takes the same megabyte-sized tensors again;
-handing them back to the system each time costs page faults (benchmarks/training.py measures it)."""
-
 Report = Callable[[str, Progress], None]
 
 
@@ -110,8 +103,6 @@ def run_family(
     # Fresh processes: a fork of a process that has used torch's threads can hang.
     context = multiprocessing.get_context("spawn")
     news: Queue = context.Queue()
-    for name, value in KEEP_FREED_MEMORY.items():
-        os.environ.setdefault(name, value)  # the workers inherit it
     with (
         _Listener(news, report),
         ProcessPoolExecutor(workers, context, _start_worker, (news,)) as pool,
