@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from pydantic import ValidationError
 from rich.console import Console
+from rich.text import Text
 
 if TYPE_CHECKING:
     pass
@@ -60,7 +61,7 @@ def run(
             console.print(f"{first.trace.size_condition}: what can be compared is the shape.")
             console.print(f"Figure: {out / 'staircase.png'}   report: {out / REPORT_FILE}")
         for name, error in result.failed.items():
-            console.print(f"[red]{name} failed:[/] {error}", highlight=False)
+            console.print(_error(error, f"{name} failed: "))
         if result.failed:
             raise typer.Exit(1)
 
@@ -157,6 +158,11 @@ def show(
         else:
             for result in results:
                 console.print(verdict_table(result.runs))
+        failures = [item for result in results for item in result.failed.items()]
+        for name, error in failures:
+            Console(stderr=True, soft_wrap=True).print(_error(error, f"{name} failed: "))
+        if failures:
+            raise typer.Exit(1)
 
 
 @app.command()
@@ -215,14 +221,19 @@ def one_line_errors() -> Iterator[None]:
     except ValidationError as error:
         from architectures.checkpoints import one_line
 
-        errors.print(f"[red]error:[/] {one_line(error)}", highlight=False)
+        errors.print(_error(one_line(error)))
         raise typer.Exit(2) from None
     except (ValueError, OSError) as error:
-        errors.print(f"[red]error:[/] {error}", highlight=False, markup=False)
+        errors.print(_error(str(error)))
         raise typer.Exit(2) from None
     except KeyboardInterrupt:
         errors.print("stopped; the same command goes on from the last checkpoint")
         raise typer.Exit(130) from None
+
+
+def _error(message: str, what: str = "error: ") -> Text:
+    """As text, not markup: the message may quote brackets that a user typed."""
+    return Text.assemble((what, "red"), message)
 
 
 if __name__ == "__main__":

@@ -95,11 +95,13 @@ def run_family(
     Raises:
         CheckpointError: the directory holds another family, or files that are not a run's.
     """
+    if workers is not None and workers < 1:
+        raise ValueError(f"workers is {workers}, but at least one process must do the work")
     directory = Path(directory)
     _claim(directory, family)
     runs: dict[str, RunResult] = {}
     failed: dict[str, str] = {}
-    workers = min(workers or os.cpu_count() or 1, len(family.arms))
+    workers = min(workers or len(os.sched_getaffinity(0)), len(family.arms))
     # Fresh processes: a fork of a process that has used torch's threads can hang.
     context = multiprocessing.get_context("spawn")
     news: Queue = context.Queue()

@@ -18,10 +18,11 @@ from pydantic import BaseModel, ConfigDict
 
 from analyses.recipe import Progress, TrainingRecipe
 from analyses.tracing import ProgressTrace, trace
-from analyses.training import Outcome, train
+from analyses.training import CHECKPOINT_FILE, Outcome, check_task, train
 from architectures import CheckpointError, ModelConfig, save_model
 from architectures.checkpoints import read_json, write_atomically
 from composition import CompositionTask
+from probes import interchange_pairs
 
 RESULT_FILE = "result.json"
 
@@ -79,6 +80,8 @@ def run(
         CheckpointError: the directory holds another run, or something that is not a run.
     """
     recipe = recipe or TrainingRecipe()
+    task = check_task(config, task)
+    interchange_pairs(task, 1, torch.Generator().manual_seed(0))  # refuse now, not after training
     directory = Path(directory)
     if (directory / RESULT_FILE).exists():
         finished = read_result(directory)
@@ -121,12 +124,17 @@ def check_usable(directory: Path) -> None:
     """
     if directory.exists() and not directory.is_dir():
         raise CheckpointError(f"{directory} is a file; give a directory")
-    ours = {"checkpoint.safetensors", "config.json", "model.safetensors", RESULT_FILE}
+    ours = {CHECKPOINT_FILE, "config.json", "model.safetensors", RESULT_FILE}
     foreign = sorted(
         entry.name
         for entry in (directory.iterdir() if directory.exists() else ())
         if entry.name not in ours and not entry.name.startswith(".")
     )
+    if (directory / "model.safetensors").exists() and not (directory / CHECKPOINT_FILE).exists():
+        raise CheckpointError(
+            f"{directory} holds a saved model that no run of ours has left; "
+            "use a new or empty directory, so that it is not overwritten"
+        )
     if foreign:
         raise CheckpointError(
             f"{directory} is not empty and not a run (it holds {foreign[0]!r}); "

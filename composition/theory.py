@@ -98,8 +98,8 @@ def _prefix_bound(prefix: tuple[str, ...], linear_lookup: bool) -> tuple[int, in
     count = len(full)
     if count == 0:
         if linear_lookup:
-            return 0, 1, "counting: the state may hold z_1's table"
-        return 0, 0, "counting: the state is too small for z_1's table"
+            return 0, 1, "one lookup by the state alone: heuristic, not a theorem"
+        return 0, 0, "state too small for z_1's table (heuristic H*d_k < N_0, or [H] Theorem A.3)"
     if full[0] > 0:
         return count, count + 1, "derived: early-linear construction; [H] Theorem 1.1 + dummy layer"
     second = full[1] if count > 1 else len(prefix)
@@ -115,6 +115,10 @@ def can_look_up(entries: int, heads: int, key_dimension: int) -> bool:
     `H·d_k >= entries`.
     """
     return heads * key_dimension >= entries
+
+
+LONGEST_CHAIN = 100
+"""Hops up to which the size condition's numbers fit into floats."""
 
 
 @dataclass(frozen=True)
@@ -169,6 +173,11 @@ def size_condition(
     for name, value in sizes.items():
         if value < 1:
             raise ValueError(f"{name} is {value}, but must be at least 1")
+    if hops > LONGEST_CHAIN:
+        raise ValueError(
+            f"hops is {hops}, but the size condition's exponent 4 * 16^hops is computed up to "
+            f"{LONGEST_CHAIN} hops"
+        )
     exponent = 4 * 16**hops
     size = heads * head_dimension * precision
     needed = exponent * math.log10(size)

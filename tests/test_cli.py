@@ -88,6 +88,7 @@ def test_train_then_trace(tmp_path):
 def assert_one_line(result, *needed: str) -> None:
     assert result.exit_code == 2
     assert result.stderr.count("\n") == 1, result.stderr
+    assert result.stderr.startswith("error: ")
     assert "Traceback" not in result.output
     for words in needed:
         assert words in result.stderr
@@ -99,6 +100,14 @@ def assert_one_line(result, *needed: str) -> None:
         (["theory", "--schedule", "full,fulll"], ["unknown layer 'fulll'", "use one of full"]),
         (["theory", "--schedule", ""], ["unknown layer ''"]),
         (["theory", "--schedule", "full", "--hops", "0"], ["hops is 0", "at least 1"]),
+        (["theory", "--schedule", "full", "--hops", "300"], ["hops is 300", "up to 100"]),
+        (["theory", "--schedule", "full,[/]"], ["unknown layer '[/]'"]),
+        (["train", "--schedule", "full,[/]", "--out", "x"], ["unknown layer '[/]'"]),
+        (["run", "--out", "x", "--workers", "0"], ["workers is 0"]),
+        (
+            ["train", "--schedule", "full", "--out", "x", "--start-domain", "1"],
+            ["answers are too few"],
+        ),
         (["theory", "--schedule", "full", "--heads", "0"], ["heads is 0"]),
         (["train", "--schedule", "full", "--out", "x", "--branching", "0"], ["branching", "1"]),
         (["train", "--schedule", "full", "--out", "x", "--branching", "a"], ["'a' is not a list"]),
@@ -124,6 +133,13 @@ def test_a_hop_past_the_chain_and_broken_files_get_one_line(saved, tmp_path):
     save_model(HookedStack(ModelConfig(task=other, schedule=("full",))), tmp_path / "other")
     (tmp_path / "other" / "config.json").replace(saved / "config.json")
     assert_one_line(call("trace", str(saved)), "not a whole safetensors file")
+
+
+def test_train_does_not_overwrite_a_saved_model(saved):
+    before = (saved / "model.safetensors").read_bytes()
+    result = call("train", "--schedule", "full", "--out", str(saved), "--steps", "1")
+    assert_one_line(result, "holds a saved model", "not overwritten")
+    assert (saved / "model.safetensors").read_bytes() == before
 
 
 def test_tracing_a_family_says_which_runs_it_holds(saved):
