@@ -1,15 +1,17 @@
-"""What can a stack do at L = 2 with one hard head a layer? Every lookup program is tried.
+"""What can a stack do at L = 2 with one hard head a layer? A family of lookup programs is tried.
 
 `python -m analyses.program_search` prints the table of docs/full_full_linear.md.
 
-A program is what a trained layer would be if it were crisp. In a full layer the positions of a
-role all look at one position each, addressed by role, query part and argument, where the last
-two are constants or values that the looking position knows; it then knows all that was known
-there. The answer position may run another program for every query. A linear layer lets the
-answer position know what the start position knows: one value to carry, which is what a small
-state can do. A program is worth the accuracy of the best guess from all that the answer
-position knows at the end. Tokens of `z_2` stay symbols, since they say nothing about which
-entry is needed; all of `z_1`, `z_0` and `w` are gone through.
+A program is what a trained layer would be if it were crisp. In a full layer the start and the
+answer position look at one position each, addressed by role, query part and argument, where
+the last two are constants or values that the looking position knows; it then knows all that
+was known there. The answer position may run another program for every query. Entries of the
+functions look up in layer 1, by the few rules of `_z1_entries` and `_z2_entries`. A linear
+layer lets the answer position know *all* that the start position knows, a few values: more
+than the smallest state could carry, so the table bounds such programs from above. A program
+is worth the accuracy of the best guess from all that the answer position knows at the end.
+Tokens of `z_2` stay symbols, since they say nothing about which entry is needed; all of `z_1`,
+`z_0` and `w` are gone through.
 """
 
 from __future__ import annotations
