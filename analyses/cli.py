@@ -82,6 +82,8 @@ def train(
 ) -> None:
     """Train one stack and trace it; started again on the same directory, it goes on."""
     with one_line_errors():
+        import torch
+
         from analyses.recipe import TrainingRecipe
         from analyses.runs import run as run_one
         from analyses.tables import trace_table
@@ -98,6 +100,7 @@ def train(
             linear_heads=linear_heads,
             d_key=d_key,
         )
+        torch.set_num_threads(1)  # what makes a resumed run the same bit for bit
         result = run_one(config, recipe=TrainingRecipe(steps=steps, seed=seed), directory=out)
         console.print(trace_table(result.trace))
         console.print(

@@ -5,7 +5,8 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from multiprocessing.queues import Queue
 from pathlib import Path
@@ -151,12 +152,17 @@ def _claim(directory: Path, family: Family) -> None:
                 "give another --out, or remove it"
             )
         return
-    if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
+    if directory.exists() and (not directory.is_dir() or any(_visible(directory))):
         raise CheckpointError(
             f"{directory} is there already and is not a family of runs; "
             "give --out a new or empty directory"
         )
     write_atomically(manifest, family.model_dump_json(indent=2).encode() + b"\n")
+
+
+def _visible(directory: Path) -> Iterator[Path]:
+    """Without what a killed write may have left."""
+    return (path for path in directory.iterdir() if not path.name.startswith("."))
 
 
 def _difference(there: Family, here: Family) -> str:
@@ -176,6 +182,14 @@ def _start_worker(news: Queue) -> None:
     _news = news
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to answer
     torch.set_num_threads(1)
+    Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
+
+
+def _end_with(parent: int) -> None:
+    """Leave when the parent is gone, so that the same command does not meet workers of the last."""
+    while os.getppid() == parent:
+        time.sleep(0.5)
+    os._exit(1)
 
 
 def _run_arm(name: str, config: ModelConfig, recipe: TrainingRecipe, directory: Path) -> RunResult:

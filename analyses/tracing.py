@@ -170,9 +170,7 @@ def trace(
             unchanged=round(swaps.unchanged[position][layer].item(), 4),
         )
 
-    bounds = predict_progress(
-        config.schedule, task.hops, linear_lookup=_linear_lookup_possible(config)
-    )
+    bounds = _bounds(config)
     before = ProgressBound(0, "embedding", 0, 0, "no layer yet")
     return ProgressTrace(
         config=config,
@@ -208,6 +206,20 @@ def _layer_trace(bound: ProgressBound, start: Measured, answer: Measured) -> Lay
         source=bound.source,
         verdict=_verdict(answer.causal_hop, bound.lower, bound.upper),
         probe_verdict=_verdict(answer.probe_hop, bound.lower, bound.upper),
+    )
+
+
+def _bounds(config: ModelConfig) -> tuple[ProgressBound, ...]:
+    """The theory's bounds, or the trivial ones for ablations of the task."""
+    task = config.task
+    if not task.query or task.order != "backward":
+        source = "trivial: the theorems do not speak of this ablation"
+        return tuple(
+            ProgressBound(layer, kind, 0, task.hops, source)
+            for layer, kind in enumerate(config.schedule, start=1)
+        )
+    return predict_progress(
+        config.schedule, task.hops, linear_lookup=_linear_lookup_possible(config)
     )
 
 

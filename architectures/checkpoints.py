@@ -133,6 +133,12 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
         ) from None
 
 
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
 def write_atomically(path: Path, content: bytes) -> None:
     """Write `content` to `path` so that it is never seen half-written, even after a crash."""
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -142,6 +148,7 @@ def write_atomically(path: Path, content: bytes) -> None:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
+            os.fchmod(file.fileno(), 0o666 & ~_umask())  # mkstemp's files are private
         Path(temporary).replace(path)
     except BaseException:
         Path(temporary).unlink(missing_ok=True)

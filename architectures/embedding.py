@@ -12,7 +12,6 @@ import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
-from transformer_lens.hook_points import HookPoint
 
 from composition import CompositionTask
 
@@ -47,8 +46,6 @@ class PromptEmbedding(nn.Module):
         self.query = nn.Parameter(torch.empty(sum(task.branching) * task.query, d_model))
         self.role = nn.Parameter(torch.empty(len(roles), d_model))
         self.argument_map = nn.Parameter(torch.empty(d_model, d_model))
-        self.hook_embed = HookPoint()
-        self.hook_pos_embed = HookPoint()
 
         offsets = [sum(task.branching[:part]) for part in range(len(task.branching))]
         role_of = [roles.index(entry.role) for entry in task.entries]
@@ -74,8 +71,8 @@ class PromptEmbedding(nn.Module):
 
     def forward(
         self, tokens: Int[Tensor, "batch position"]
-    ) -> Float[Tensor, "batch position d_model"]:
-        """The residual stream before the first layer.
+    ) -> tuple[Float[Tensor, "batch position d_model"], Float[Tensor, "batch position d_model"]]:
+        """What the tokens and what their positions put into the residual stream.
 
         Raises:
             ValueError: tokens of another shape than the task's, or outside its vocabulary.
@@ -88,7 +85,7 @@ class PromptEmbedding(nn.Module):
             tables.append(self.value.new_zeros(1, self.value.shape[1]))
         table = torch.cat(tables)
         positions = self._positions()[: tokens.shape[1]].expand(len(tokens), -1, -1)
-        return self.hook_embed(F.embedding(tokens, table)) + self.hook_pos_embed(positions)
+        return F.embedding(tokens, table), positions
 
     def _positions(self) -> Float[Tensor, "position d_model"]:
         argument = self.value.new_zeros(self.task.length, self.value.shape[1])

@@ -21,8 +21,8 @@ class HookedStack(HookedRootModule):
 
     Called on tokens `[batch, position]` it returns logits `[batch, position, value]`; the
     answer is read at the last position. `run_with_hooks`, `run_with_cache` and
-    `transformer_lens.patching` work on it. Hook names: `embed.hook_embed`,
-    `embed.hook_pos_embed`, `blocks.{i}.hook_resid_pre|mid|post`, `blocks.{i}.hook_attn_out`
+    `transformer_lens.patching` work on it. Hook names: `hook_embed`,
+    `hook_pos_embed`, `blocks.{i}.hook_resid_pre|mid|post`, `blocks.{i}.hook_attn_out`
     (the mixer's output, whatever its kind), `blocks.{i}.hook_mlp_out`, and inside a layer
     those of `FullAttention` under `blocks.{i}.attn`, those of `RecurrentLayer` under
     `blocks.{i}.linear_attn`.
@@ -36,6 +36,7 @@ class HookedStack(HookedRootModule):
         super().__init__()
         self.config = config
         self.embed = PromptEmbedding(config.task, config.d_model)
+        self.hook_embed, self.hook_pos_embed = HookPoint(), HookPoint()
         self.blocks = nn.ModuleList(Block(config, kind) for kind in config.schedule)
         self.ln_final = Norm(config)
         self.unembed = nn.Parameter(torch.empty(config.d_model, config.task.n_values))
@@ -50,7 +51,8 @@ class HookedStack(HookedRootModule):
         Raises:
             ValueError: tokens that are not prompts of the config's task.
         """
-        residual = self.embed(tokens)
+        token_part, position_part = self.embed(tokens)
+        residual = self.hook_embed(token_part) + self.hook_pos_embed(position_part)
         for block in self.blocks:
             residual = block(residual)
         return self.ln_final(residual) @ self.unembed
@@ -88,7 +90,7 @@ class Block(nn.Module):
     def __init__(self, config: ModelConfig, kind: str) -> None:
         super().__init__()
         self.hook_resid_pre, self.hook_resid_post = HookPoint(), HookPoint()
-        self.hook_attn_out = HookPoint()
+        self.hook_resid_mid, self.hook_attn_out = HookPoint(), HookPoint()
         self.ln1 = Norm(config)
         if kind == "full":
             self.attn = FullAttention(config.d_model, config.n_heads, config.head_dimension)
@@ -98,7 +100,7 @@ class Block(nn.Module):
             )
         self.mlp: MLP | None = None
         if config.d_mlp:
-            self.hook_resid_mid, self.hook_mlp_out = HookPoint(), HookPoint()
+            self.hook_mlp_out = HookPoint()
             self.ln2 = Norm(config)
             self.mlp = MLP(config.d_model, config.d_mlp)
 
@@ -113,8 +115,8 @@ class Block(nn.Module):
         """The residual stream after the layer."""
         residual = self.hook_resid_pre(residual)
         residual = residual + self.hook_attn_out(self.mixer(self.ln1(residual)))
+        residual = self.hook_resid_mid(residual)
         if self.mlp is not None:
-            residual = self.hook_resid_mid(residual)
             residual = residual + self.hook_mlp_out(self.mlp(self.ln2(residual)))
         return self.hook_resid_post(residual)
 

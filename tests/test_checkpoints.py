@@ -76,6 +76,12 @@ def test_a_pickle_is_never_executed(saved, tmp_path):
     assert not (tmp_path / "exploded").exists()
 
 
+def test_others_may_read_what_is_written(tmp_path):
+    write_atomically(tmp_path / "ours", b"")
+    (tmp_path / "plain").write_bytes(b"")
+    assert (tmp_path / "ours").stat().st_mode == (tmp_path / "plain").stat().st_mode
+
+
 def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
     path = tmp_path / "file"
     write_atomically(path, b"old")

@@ -61,7 +61,7 @@ def test_hooks_have_the_names_and_shapes_of_transformer_lens(generator):
     _, cache = model.run_with_cache(TASK.sample(2, generator).tokens)
     n, full, linear = TASK.length, "blocks.0.attn", "blocks.1.linear_attn"
     shapes = {
-        "embed.hook_embed": (2, n, 24),
+        "hook_embed": (2, n, 24),
         "blocks.0.hook_resid_pre": (2, n, 24),
         "blocks.0.hook_attn_out": (2, n, 24),
         "blocks.0.hook_resid_mid": (2, n, 24),
@@ -83,6 +83,7 @@ def test_hooks_have_the_names_and_shapes_of_transformer_lens(generator):
     assert "blocks.2.linear_attn.hook_beta" not in cache, "linear attention has no beta"
     attn_only = HookedStack(CONFIG.model_copy(update={"d_mlp": 0}))
     assert "blocks.0.hook_mlp_out" not in attn_only.hook_dict
+    assert "blocks.0.hook_resid_mid" in attn_only.hook_dict
     torch.testing.assert_close(cache[f"{full}.hook_pattern"].sum(-1), torch.ones(2, 3, n))
 
 

@@ -75,6 +75,22 @@ def test_the_same_seed_gives_the_same_trace():
     assert one != other
 
 
+@pytest.mark.parametrize(
+    "task",
+    [
+        CompositionTask(start_domain=8, branching=(1,), query=False),
+        CompositionTask(start_domain=4, branching=(4,), order="forward"),
+    ],
+)
+def test_ablations_are_not_judged_by_bounds_that_do_not_hold_there(task):
+    model = HookedStack(ModelConfig(task=task, schedule=("full", "deltanet"), d_model=16))
+    if not task.query:
+        task = None  # start and answer are one position there
+    traced = trace(model, task, prompts=200, pairs=20)
+    assert [(layer.lower, layer.upper) for layer in traced.layers[1:]] == [(0, 2), (0, 2)]
+    assert all("do not speak of" in layer.source for layer in traced.layers[1:])
+
+
 def test_another_task_is_refused():
     model = hand_set_model(TASKS["L=2"], "full")
     other = CompositionTask(start_domain=4, branching=(7,))
