@@ -7,15 +7,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 from pydantic import ValidationError
 from rich.console import Console
 from rich.text import Text
-
-if TYPE_CHECKING:
-    pass
 
 app = typer.Typer(
     help="How many hops along a chain of functions does each layer of a model make, "
@@ -24,6 +21,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 console = Console()
+errors = Console(stderr=True, soft_wrap=True)
 
 Schedule = Annotated[
     str, typer.Option(help="Kinds of the layers, first to last, such as full,deltanet,full.")
@@ -48,7 +46,7 @@ def run(
     it goes on where it was cut off.
     """
     with one_line_errors():
-        from analyses.family import REPORT_FILE, default_family, run_family
+        from analyses.family import FIGURE_FILE, REPORT_FILE, default_family, run_family
         from analyses.progress_bar import family_bars
         from analyses.tables import verdict_table
 
@@ -59,7 +57,7 @@ def run(
             console.print(verdict_table(result.runs))
             first = next(iter(result.runs.values()))
             console.print(f"{first.trace.size_condition}: what can be compared is the shape.")
-            console.print(f"Figure: {out / 'staircase.png'}   report: {out / REPORT_FILE}")
+            console.print(f"Figure: {out / FIGURE_FILE}   report: {out / REPORT_FILE}")
         for name, error in result.failed.items():
             console.print(_error(error, f"{name} failed: "))
         if result.failed:
@@ -119,14 +117,15 @@ def trace(
 ) -> None:
     """Trace a trained model: hops made after each layer, by probe and by patch."""
     with one_line_errors():
+        from analyses.family import FAMILY_FILE
         from analyses.figures import staircase, to_png
         from analyses.tables import trace_table
         from analyses.tracing import trace as trace_model
         from architectures import load_model
-        from architectures.checkpoints import write_atomically
+        from architectures.checkpoints import WEIGHTS_FILE, write_atomically
 
-        if (directory / "family.json").exists():
-            arms = sorted(path.parent.name for path in directory.glob("*/model.safetensors"))
+        if (directory / FAMILY_FILE).exists():
+            arms = sorted(path.parent.name for path in directory.glob(f"*/{WEIGHTS_FILE}"))
             raise ValueError(
                 f"{directory} holds several runs; trace one of {', '.join(arms) or 'none yet'}, "
                 f"such as {directory / arms[0] if arms else directory / 'full'}"
@@ -163,7 +162,7 @@ def show(
                 console.print(verdict_table(result.runs))
         failures = [item for result in results for item in result.failed.items()]
         for name, error in failures:
-            Console(stderr=True, soft_wrap=True).print(_error(error, f"{name} failed: "))
+            errors.print(_error(error, f"{name} failed: "))
         if failures:
             raise typer.Exit(1)
 
@@ -218,7 +217,6 @@ def integers(text: str) -> tuple[int, ...]:
 @contextmanager
 def one_line_errors() -> Iterator[None]:
     """What a user can put right is said in one line, without a trace of Python."""
-    errors = Console(stderr=True, soft_wrap=True)
     try:
         yield
     except ValidationError as error:

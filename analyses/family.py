@@ -6,7 +6,7 @@ import multiprocessing
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from multiprocessing.queues import Queue
 from pathlib import Path
@@ -16,12 +16,13 @@ from threading import Event, Thread
 import torch
 from pydantic import BaseModel, ConfigDict
 
+from analyses.differences import first_difference
 from analyses.figures import staircase, to_png
 from analyses.recipe import Progress, TrainingRecipe
 from analyses.report import render_report
 from analyses.runs import RunResult, run
 from architectures import CheckpointError, ModelConfig
-from architectures.checkpoints import read_json, write_atomically
+from architectures.checkpoints import read_json, visible_files, write_atomically, write_json
 from composition import CompositionTask
 
 FAMILY_FILE, PROGRESS_FILE = "family.json", "progress.json"
@@ -138,7 +139,7 @@ def write_family(result: FamilyResult, directory: Path) -> None:
         figure = to_png(staircase({name: run.trace for name, run in result.runs.items()}))
         write_atomically(directory / FIGURE_FILE, figure)
         write_atomically(directory / REPORT_FILE, render_report(result, figure).encode())
-    write_atomically(directory / PROGRESS_FILE, result.model_dump_json(indent=2).encode() + b"\n")
+    write_json(directory / PROGRESS_FILE, result)
 
 
 def _claim(directory: Path, family: Family) -> None:
@@ -152,24 +153,19 @@ def _claim(directory: Path, family: Family) -> None:
                 "give another --out, or remove it"
             )
         return
-    if directory.exists() and (not directory.is_dir() or any(_visible(directory))):
+    if directory.exists() and (not directory.is_dir() or visible_files(directory)):
         raise CheckpointError(
             f"{directory} is there already and is not a family of runs; "
             "give --out a new or empty directory"
         )
-    write_atomically(manifest, family.model_dump_json(indent=2).encode() + b"\n")
-
-
-def _visible(directory: Path) -> Iterator[Path]:
-    """Without what a killed write may have left."""
-    return (path for path in directory.iterdir() if not path.name.startswith("."))
+    write_json(manifest, family)
 
 
 def _difference(there: Family, here: Family) -> str:
-    for name in TrainingRecipe.model_fields:
+    name = first_difference(there.recipe, here.recipe)
+    if name is not None:
         old, new = getattr(there.recipe, name), getattr(here.recipe, name)
-        if old != new:
-            return f"{name} is {old} there and {new} here"
+        return f"{name} is {old} there and {new} here"
     return f"arms {', '.join(there.arms)} there and {', '.join(here.arms)} here"
 
 

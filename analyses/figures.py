@@ -65,18 +65,15 @@ def describe_staircase(traces: Mapping[str, ProgressTrace]) -> str:
 
 def _steps(axes: Axes, trace: ProgressTrace) -> None:
     layers = trace.layers
-    x = np.arange(len(layers))
-    edges = np.append(x - 0.5, x[-1] + 0.5)
-    for lower, upper, left, right in zip(
-        [layer.lower for layer in layers],
-        [layer.upper for layer in layers],
-        edges[:-1],
-        edges[1:],
-        strict=True,
-    ):
-        label = "theory: from lower to upper bound" if left == edges[0] else None
+    x = [layer.layer for layer in layers]
+    for layer in layers:
         axes.fill_between(
-            [left, right], lower - 0.18, upper + 0.18, color=THEORY, linewidth=0, label=label
+            [layer.layer - 0.5, layer.layer + 0.5],
+            layer.lower - 0.18,
+            layer.upper + 0.18,
+            color=THEORY,
+            linewidth=0,
+            label="theory: from lower to upper bound" if layer is layers[0] else None,
         )
     causal = [layer.causal_hop for layer in layers]
     probe = [layer.probe_hop for layer in layers]

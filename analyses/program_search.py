@@ -61,9 +61,7 @@ class ProgramSearch:
                     return best
         return best
 
-    def _start_paths(
-        self, schedule: str, z1: np.ndarray, z2: np.ndarray
-    ) -> Iterator[list[Knowledge]]:
+    def _start_paths(self, schedule: str, z1: np.ndarray, z2: np.ndarray) -> list[list[Knowledge]]:
         """What the start position may know after every layer but the last."""
         bare = next(self._z1_entries()), next(self._z2_entries())
         paths = [[start] for start in _maximal(self._look(self._z0_fact(), *bare, []))]
@@ -75,7 +73,7 @@ class ProgramSearch:
                     _maximal(self._look(path[-1], z1, z2, [])) if kind == "F" else path[-1:]
                 )
             ]
-        return iter(paths)
+        return paths
 
     # -- bits --------------------------------------------------------------------------------
 

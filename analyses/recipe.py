@@ -6,7 +6,8 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-PositiveInteger = Annotated[int, Field(ge=1)]
+from composition.task import PositiveInteger
+
 Fraction = Annotated[float, Field(gt=0, le=1)]
 
 BUDGET = frozenset({"steps", "target", "max_seconds", "checkpoint_every"})
@@ -46,14 +47,6 @@ class TrainingRecipe(BaseModel):
     evaluation_prompts: PositiveInteger = 4096
     checkpoint_every: PositiveInteger = 200
     seed: int = 0
-
-    def differs_from(self, other: TrainingRecipe) -> list[str]:
-        """Names of the fields, the budget's aside, in which two recipes differ."""
-        return [
-            name
-            for name in type(self).model_fields
-            if name not in BUDGET and getattr(self, name) != getattr(other, name)
-        ]
 
 
 class Progress(BaseModel):

@@ -20,7 +20,13 @@ from analyses.recipe import Progress, TrainingRecipe
 from analyses.tracing import ProgressTrace, trace
 from analyses.training import CHECKPOINT_FILE, Outcome, check_task, train
 from architectures import CheckpointError, ModelConfig, save_model
-from architectures.checkpoints import read_json, write_atomically
+from architectures.checkpoints import (
+    CONFIG_FILE,
+    WEIGHTS_FILE,
+    read_json,
+    visible_files,
+    write_json,
+)
 from composition import CompositionTask
 from probes import interchange_pairs
 
@@ -81,7 +87,6 @@ def run(
     """
     recipe = recipe or TrainingRecipe()
     task = check_task(config, task)
-    interchange_pairs(task, 1, torch.Generator().manual_seed(0))  # refuse now, not after training
     directory = Path(directory)
     if (directory / RESULT_FILE).exists():
         finished = read_result(directory)
@@ -92,6 +97,7 @@ def run(
             )
         return finished
     check_usable(directory)
+    interchange_pairs(task, 1, torch.Generator().manual_seed(0))  # refuse now, not after training
     trained = train(config, task, recipe, directory=directory, report=report)
     save_model(trained.model, directory)
     result = RunResult(
@@ -103,7 +109,7 @@ def run(
         trace=trace(trained.model, seed=recipe.seed),
         machine=Machine.here(),
     )
-    write_atomically(directory / RESULT_FILE, result.model_dump_json(indent=2).encode() + b"\n")
+    write_json(directory / RESULT_FILE, result)
     return result
 
 
@@ -122,15 +128,13 @@ def check_usable(directory: Path) -> None:
     Raises:
         CheckpointError: it has some, or it is a file.
     """
-    if directory.exists() and not directory.is_dir():
+    if not directory.exists():
+        return
+    if not directory.is_dir():
         raise CheckpointError(f"{directory} is a file; give a directory")
-    ours = {CHECKPOINT_FILE, "config.json", "model.safetensors", RESULT_FILE}
-    foreign = sorted(
-        entry.name
-        for entry in (directory.iterdir() if directory.exists() else ())
-        if entry.name not in ours and not entry.name.startswith(".")
-    )
-    if (directory / "model.safetensors").exists() and not (directory / CHECKPOINT_FILE).exists():
+    present = {path.name for path in visible_files(directory)}
+    foreign = sorted(present - {CHECKPOINT_FILE, CONFIG_FILE, WEIGHTS_FILE, RESULT_FILE})
+    if WEIGHTS_FILE in present and CHECKPOINT_FILE not in present:
         raise CheckpointError(
             f"{directory} holds a saved model that no run of ours has left; "
             "use a new or empty directory, so that it is not overwritten"

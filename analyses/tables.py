@@ -28,9 +28,7 @@ def verdict_table(runs: Mapping[str, RunResult]) -> Table:
         table.add_row(
             f"{name}\n[dim]{' '.join(run.trace.config.schedule)}[/]",
             f"{run.accuracy:.4f}\n{run.outcome}\nat step {run.progress.step}",
-            " ".join(str(layer.causal_hop) for layer in layers),
-            " ".join(str(layer.probe_hop) for layer in layers),
-            " ".join(_allowed(layer.lower, layer.upper) for layer in layers),
+            *_hops_by_layer(layers),
             _verdict(layers),
         )
     return table
@@ -52,9 +50,7 @@ def verdict_markdown(families: Sequence[Mapping[str, RunResult]]) -> str:
                 ", ".join(run.trace.config.schedule),
                 f"{run.accuracy:.4f}",
                 f"{run.outcome}, step {run.progress.step}",
-                " ".join(str(layer.causal_hop) for layer in layers),
-                " ".join(str(layer.probe_hop) for layer in layers),
-                " ".join(_allowed(layer.lower, layer.upper) for layer in layers),
+                *_hops_by_layer(layers),
                 _verdict(layers, markup=False).replace("\n", " "),
             )
             lines.append("| " + " | ".join(map(str, cells)) + " |")
@@ -102,6 +98,15 @@ def bounds_table(bounds: Sequence[ProgressBound], hops: int) -> Table:
             str(bound.layer), bound.kind, str(bound.lower), str(bound.upper), bound.source
         )
     return table
+
+
+def _hops_by_layer(layers: Sequence[LayerTrace]) -> tuple[str, str, str]:
+    """Causal hops, probe hops and what is allowed, each as one cell."""
+    return (
+        " ".join(str(layer.causal_hop) for layer in layers),
+        " ".join(str(layer.probe_hop) for layer in layers),
+        " ".join(_allowed(layer.lower, layer.upper) for layer in layers),
+    )
 
 
 def _allowed(lower: int, upper: int) -> str:

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict
 
 from analyses.training import check_task, exact_accuracy
 from architectures import HookedStack, ModelConfig
-from architectures.checkpoints import write_atomically
+from architectures.checkpoints import write_json
 from composition import (
     CompositionTask,
     ProgressBound,
@@ -118,10 +118,9 @@ class ProgressTrace(BaseModel):
 
     def to_json(self, path: str | Path | None = None) -> str:
         """The trace as JSON, written to `path` too if one is given."""
-        text = self.model_dump_json(indent=2)
         if path is not None:
-            write_atomically(Path(path), text.encode() + b"\n")
-        return text
+            write_json(Path(path), self)
+        return self.model_dump_json(indent=2)
 
     @property
     def hops(self) -> int:

@@ -15,6 +15,7 @@ from typing import Literal
 
 import torch
 
+from analyses.differences import first_difference
 from analyses.progress_bar import training_bar
 from analyses.recipe import Progress, TrainingRecipe
 from analyses.training_run import TrainingRun
@@ -102,14 +103,12 @@ def check_task(config: ModelConfig, task: CompositionTask | None) -> Composition
     Raises:
         ValueError: another task; the first field that differs is named.
     """
-    if task is not None and task != config.task:
-        for name in CompositionTask.model_fields:
-            given, own = getattr(task, name), getattr(config.task, name)
-            if given != own:
-                raise ValueError(
-                    f"the model is made for another task: its {name} is {own!r}, not {given!r}; "
-                    "give a ModelConfig for this task"
-                )
+    name = None if task is None else first_difference(task, config.task)
+    if name is not None:
+        raise ValueError(
+            f"the model is made for another task: its {name} is {getattr(config.task, name)!r}, "
+            f"not {getattr(task, name)!r}; give a ModelConfig for this task"
+        )
     return config.task
 
 

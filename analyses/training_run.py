@@ -9,9 +9,11 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
+from pydantic import BaseModel
 from torch import Tensor
 
-from analyses.recipe import Progress, TrainingRecipe
+from analyses.differences import first_difference
+from analyses.recipe import BUDGET, Progress, TrainingRecipe
 from architectures import CheckpointError, HookedStack, ModelConfig
 from architectures.checkpoints import load_weights, read_tensors, write_tensors
 
@@ -126,21 +128,15 @@ class TrainingRun:
         self.progress, self.history = progress, history
 
     def _check_same_run(self, path: Path, config: ModelConfig, recipe: TrainingRecipe) -> None:
-        differing = [
-            name
-            for name in ModelConfig.model_fields
-            if getattr(config, name) != getattr(self.config, name)
-        ]
-        there: ModelConfig | TrainingRecipe = config
-        here: ModelConfig | TrainingRecipe = self.config
-        if not differing:
-            differing, there, here = recipe.differs_from(self.recipe), recipe, self.recipe
-        if differing:
-            name = differing[0]
-            raise CheckpointError(
-                f"{path} is of another run: {name} is {getattr(there, name)!r} there and "
-                f"{getattr(here, name)!r} here; use another directory, or remove this one"
-            )
+        there: BaseModel
+        here: BaseModel
+        for there, here in ((config, self.config), (recipe, self.recipe)):
+            name = first_difference(there, here, ignoring=BUDGET)
+            if name is not None:
+                raise CheckpointError(
+                    f"{path} is of another run: {name} is {getattr(there, name)!r} there and "
+                    f"{getattr(here, name)!r} here; use another directory, or remove this one"
+                )
 
 
 def _under(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:

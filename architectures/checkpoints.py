@@ -36,9 +36,7 @@ def save_model(model: HookedStack, directory: str | Path) -> Path:
         OSError: the directory cannot be written.
     """
     directory = Path(directory)
-    write_atomically(
-        directory / CONFIG_FILE, model.config.model_dump_json(indent=2).encode() + b"\n"
-    )
+    write_json(directory / CONFIG_FILE, model.config)
     write_tensors(directory / WEIGHTS_FILE, model.state_dict())
     return directory
 
@@ -79,6 +77,11 @@ def read_json(kind: type[Data], path: Path) -> Data:
     except ValidationError as error:
         problem = one_line(error)
         raise CheckpointError(f"{path} is not a whole {kind.__name__}: {problem}") from None
+
+
+def write_json(path: Path, data: BaseModel) -> None:
+    """Write what `read_json` reads, whole or not at all."""
+    write_atomically(path, data.model_dump_json(indent=2).encode() + b"\n")
 
 
 def one_line(error: ValidationError) -> str:
@@ -131,6 +134,11 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
         raise CheckpointError(
             f"{path} is not a whole safetensors file ({error}); copy it again or train again"
         ) from None
+
+
+def visible_files(directory: Path) -> list[Path]:
+    """What is in a directory, but for what a killed write may have left there."""
+    return [path for path in directory.iterdir() if not path.name.startswith(".")]
 
 
 def _umask() -> int:

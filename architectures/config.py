@@ -7,8 +7,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from composition import CompositionTask, check_schedule
-
-PositiveInteger = Annotated[int, Field(ge=1)]
+from composition.task import PositiveInteger
 
 
 class ModelConfig(BaseModel):

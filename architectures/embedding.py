@@ -41,7 +41,7 @@ class PromptEmbedding(nn.Module):
     def __init__(self, task: CompositionTask, d_model: int) -> None:
         super().__init__()
         self.task = task
-        roles = list(dict.fromkeys(entry.role for entry in task.entries))
+        roles = task.roles
         self.value = nn.Parameter(torch.empty(task.n_values, d_model))
         self.query = nn.Parameter(torch.empty(sum(task.branching) * task.query, d_model))
         self.role = nn.Parameter(torch.empty(len(roles), d_model))
@@ -84,8 +84,7 @@ class PromptEmbedding(nn.Module):
         if self.task.order == "forward":
             tables.append(self.value.new_zeros(1, self.value.shape[1]))
         table = torch.cat(tables)
-        positions = self._positions()[: tokens.shape[1]].expand(len(tokens), -1, -1)
-        return F.embedding(tokens, table), positions
+        return F.embedding(tokens, table), self._positions().expand(len(tokens), -1, -1)
 
     def _positions(self) -> Float[Tensor, "position d_model"]:
         argument = self.value.new_zeros(self.task.length, self.value.shape[1])

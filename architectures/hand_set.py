@@ -83,7 +83,7 @@ def hand_set_model(
         d_head=fields.head_width,
         linear_heads=1,
         d_key=1,
-        d_value=fields.value.stop - fields.value.start,
+        d_value=_width(fields.value),
         normalization="none",
     )
     model = HookedStack(config)
@@ -135,13 +135,12 @@ class _Fields:
 
     @classmethod
     def of(cls, task: CompositionTask) -> _Fields:
-        roles = list(dict.fromkeys(entry.role for entry in task.entries))
         values = _binary(task.n_values).shape[1]
         parts = sum(_binary(n).shape[1] for n in task.branching)
-        widths = (values, parts, len(roles), values, parts, (task.hops + 1) * values)
+        widths = (values, parts, len(task.roles), values, parts, (task.hops + 1) * values)
         ends = list(accumulate(widths, initial=0))
         slices = [slice(begin, end) for begin, end in pairwise(ends)]
-        return cls(task, {role: index for index, role in enumerate(roles)}, *slices)
+        return cls(task, {role: index for index, role in enumerate(task.roles)}, *slices)
 
     @property
     def width(self) -> int:

@@ -5,6 +5,7 @@ Every tensor of values is int64; `[batch]` always comes first.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -98,8 +99,8 @@ def sample(
         place = task.positions[f"z{hop}"]
         shape = (batch, task.domains[hop - 1])
         table = torch.randint(task.ranges[hop], shape, generator=generator, device=device)
-        identity = torch.tensor([task.entries[p].argument for p in range(place.start, place.stop)])
-        tokens[:, place] = torch.where(active[:, hop - 1, None], table, identity.to(device))
+        identity = torch.arange(task.domains[hop - 1], device=device) % task.candidates(hop)
+        tokens[:, place] = torch.where(active[:, hop - 1, None], table, identity)
     start = torch.randint(task.start_domain, (batch,), generator=generator, device=device)
     tokens[:, task.start_position] = start
     if task.query:
@@ -189,11 +190,9 @@ def _entry_position(task: CompositionTask, tokens: Tensor, hop: int, value: Tens
     index = value
     if hop > 1 and task.query:
         query = tokens[:, task.positions["query"].start] - task.n_values
-        faster = 1  # number of values of the query parts that vary faster than this one
-        for n in task.branching[hop - 1 :]:
-            faster *= n
+        faster = math.prod(task.branching[hop - 1 :])  # values of the parts that vary faster
         part = query // faster % task.branching[hop - 2]
-        index = part * (task.domains[hop - 1] // task.branching[hop - 2]) + value
+        index = part * task.candidates(hop) + value
     return task.positions[f"z{hop}"].start + index
 
 

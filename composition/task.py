@@ -98,6 +98,10 @@ class CompositionTask(BaseModel):
             return (self.start_domain,) * (self.hops + 1)
         return (self.start_domain, *self.domains)
 
+    def candidates(self, hop: int) -> int:
+        """Entries of `z_hop` left in question by the query: one for each value of `i_{hop-1}`."""
+        return self.ranges[hop - 1]
+
     @property
     def n_values(self) -> int:
         """Number of values a function entry, the start or the answer can take."""
@@ -132,8 +136,7 @@ class CompositionTask(BaseModel):
         return tuple(entry for part in parts for entry in part)
 
     def _function_entries(self, hop: int) -> list[Entry]:
-        arguments = self.domains[hop - 1]
-        per_part = arguments // self.branching[hop - 2] if hop > 1 else arguments
+        per_part = self.candidates(hop)
         return [
             Entry(
                 role=f"z{hop}",
@@ -141,7 +144,7 @@ class CompositionTask(BaseModel):
                 argument=index % per_part,
                 query_part=index // per_part if hop > 1 else None,
             )
-            for index in range(arguments)
+            for index in range(self.domains[hop - 1])
         ]
 
     @cached_property
@@ -155,6 +158,11 @@ class CompositionTask(BaseModel):
         return slices
 
     @property
+    def roles(self) -> tuple[str, ...]:
+        """What positions can be, in prompt order: "zL" … "z1", "start", "query" for the task."""
+        return tuple(dict.fromkeys(entry.role for entry in self.entries))
+
+    @property
     def start_position(self) -> int:
         """Where the start `z_0` stands."""
         return self.positions["start"].start
@@ -163,6 +171,11 @@ class CompositionTask(BaseModel):
     def answer_position(self) -> int:
         """Where the answer is read: the last position."""
         return self.length - 1
+
+    @property
+    def traced_positions(self) -> dict[str, int]:
+        """The positions at which progress is measured, by name: "start" and "answer"."""
+        return {"start": self.start_position, "answer": self.answer_position}
 
     def query_parts(self, query: int) -> tuple[int, ...]:
         """`(w_1, …, w_{L-1})` of a query number in `0 … n_queries-1`; `w_1` varies slowest."""
@@ -261,7 +274,7 @@ class CompositionTask(BaseModel):
         hop = self.check_hop(self.hops if hop is None else hop)
         if hop == 0:
             return self.chance(0)
-        balls = self.domains[hop - 1] // (self.branching[hop - 2] if hop > 1 else 1)
+        balls = self.candidates(hop)
         return _expected_largest_count(balls, self.ranges[hop]) / balls
 
     def check_hop(self, hop: int) -> int:

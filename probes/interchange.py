@@ -115,7 +115,7 @@ def interchange(
     Raises:
         ValueError: a model without residual-stream hooks.
     """
-    positions = {"start": task.start_position, "answer": task.answer_position}
+    positions = task.traced_positions
     hooks = residual_hooks(model)
     donated = residual_stream(model, pairs.donor.tokens, positions, batch=batch)
     follows, unchanged = {}, {}
@@ -123,13 +123,13 @@ def interchange(
         shares = []
         for layer, hook in enumerate(hooks):
             answers = [
-                _patched_answers(
+                _patched_logits(
                     model,
                     pairs.base.tokens[begin : begin + batch],
                     hook,
                     position,
                     donated[name][layer, begin : begin + batch],
-                )[:, task.answer_position]
+                )[:, task.answer_position].argmax(-1)
                 for begin in range(0, len(pairs), batch)
             ]
             agrees = torch.cat(answers)[:, None] == pairs.predictions
@@ -139,10 +139,10 @@ def interchange(
     return Interchange(follows, unchanged, len(pairs))
 
 
-def _patched_answers(
+def _patched_logits(
     model: HookedRootModule, tokens: Tensor, hook_name: str, position: int, residual: Tensor
-) -> Int[Tensor, "batch position"]:
-    """The model's most likely values when the residual at one site is another."""
+) -> Float[Tensor, "batch position value"]:
+    """The model's logits when the residual at one site is another."""
 
     def patch(value: Tensor, hook: HookPoint) -> Tensor:
         if residual.shape != value[:, position].shape:
@@ -155,4 +155,4 @@ def _patched_answers(
         return value
 
     with added_hooks(model, [(hook_name, patch)]):
-        return model(tokens).argmax(-1)
+        return model(tokens)

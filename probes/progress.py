@@ -56,7 +56,7 @@ def probe_hops(
             f"{len(fit_on)} prompts to fit probes on, but {task.n_values} values to tell apart; "
             f"draw at least {task.n_values}, better 100 times as many"
         )
-    positions = {"start": task.start_position, "answer": task.answer_position}
+    positions = task.traced_positions
     fit_streams = residual_stream(model, fit_on.tokens, positions)
     test_streams = residual_stream(model, test_on.tokens, positions)
     order = torch.randperm(len(fit_on), generator=torch.Generator().manual_seed(seed))
