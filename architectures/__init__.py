@@ -2,6 +2,7 @@
 
 from architectures.checkpoints import CheckpointError, load_model, save_model
 from architectures.config import ModelConfig
+from architectures.effective_attention import effective_attention
 from architectures.hand_set import hand_set_model
 from architectures.stack import HookedStack
 
@@ -9,6 +10,7 @@ __all__ = [
     "CheckpointError",
     "HookedStack",
     "ModelConfig",
+    "effective_attention",
     "hand_set_model",
     "load_model",
     "save_model",

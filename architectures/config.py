@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from composition import CompositionTask, check_schedule
 from composition.task import PositiveInteger
+
+if TYPE_CHECKING:
+    from architectures.mixers import MixerSizes
 
 
 class ModelConfig(BaseModel):
@@ -15,13 +18,22 @@ class ModelConfig(BaseModel):
 
     Args:
         task: what the prompts look like; the embedding is laid out after it.
-        schedule: kinds of the layers, first to last, such as `("full", "deltanet", "full")`.
+        schedule: kinds of the layers, first to last, such as `("full", "deltanet", "full")`;
+            "full+mamba2" is a layer with both side by side.
         d_model: width of the residual stream.
-        n_heads: heads of a full-attention layer.
+        n_heads: heads of a full-attention or sliding layer.
+        n_kv_heads: their key-value heads, each shared by `n_heads / n_kv_heads` heads; as many
+            as heads if None.
         d_head: their dimension; `d_model / n_heads` if None.
+        window: positions that a query of a sliding layer sees, its own included.
+        positions: "rotary" turns queries and keys of full and sliding layers by their position;
+            "none" leaves them what the embedding says.
         d_mlp: hidden width of the MLP after each mixer; 0 for none.
         linear_heads, d_key, d_value: heads of a linear layer, and the two sides of each
             head's recurrent state `[d_key, d_value]`.
+        short_conv: width of causal convolutions on q, k and v of linear layers; 0 for none.
+            The published DeltaNets, KDA and Mamba-2 have 4.
+        negative_eigenvalues: β in (0, 2) for the layers with a delta rule.
         normalization: "rms" normalises what every mixer, MLP and the unembedding read;
             "none" reads the residual stream as it is.
 
@@ -36,11 +48,16 @@ class ModelConfig(BaseModel):
     schedule: tuple[str, ...]
     d_model: PositiveInteger = 64
     n_heads: PositiveInteger = 4
+    n_kv_heads: PositiveInteger | None = None
     d_head: PositiveInteger | None = None
+    window: PositiveInteger = 16
+    positions: Literal["none", "rotary"] = "none"
     d_mlp: Annotated[int, Field(ge=0)] = 0
     linear_heads: PositiveInteger = 1
     d_key: PositiveInteger = 16
     d_value: PositiveInteger = 16
+    short_conv: Annotated[int, Field(ge=0)] = 0
+    negative_eigenvalues: bool = False
     normalization: Literal["rms", "none"] = "rms"
 
     @field_validator("schedule")
@@ -48,12 +65,14 @@ class ModelConfig(BaseModel):
     def _every_kind_can_be_built(cls, schedule: tuple[str, ...]) -> tuple[str, ...]:
         from architectures.mixers import MIXERS  # needs torch; a config alone should not
 
+        buildable = ("full", "sliding", "short-conv", *MIXERS)
         for kind in check_schedule(schedule):
-            if kind != "full" and kind not in MIXERS:
-                raise ValueError(
-                    f"the theory knows {kind!r} layers but no mixer of that name is built yet; "
-                    f"use one of full, {', '.join(MIXERS)}"
-                )
+            for part in kind.split("+"):
+                if part not in buildable:
+                    raise ValueError(
+                        f"the theory knows {part!r} layers but no mixer of that name is built; "
+                        f"use one of {', '.join(buildable)}"
+                    )
         return schedule
 
     @model_validator(mode="after")
@@ -62,6 +81,16 @@ class ModelConfig(BaseModel):
             raise ValueError(
                 f"n_heads={self.n_heads} does not divide d_model={self.d_model}; "
                 "choose another n_heads or give d_head"
+            )
+        if self.n_kv_heads is not None and self.n_heads % self.n_kv_heads:
+            raise ValueError(
+                f"n_kv_heads={self.n_kv_heads} does not divide n_heads={self.n_heads}; every "
+                "key-value head serves equally many heads"
+            )
+        if self.positions == "rotary" and self.head_dimension % 2:
+            raise ValueError(
+                f"rotary positions turn pairs, but heads have the odd dimension "
+                f"{self.head_dimension}; choose another d_head, or positions='none'"
             )
         return self
 
@@ -74,3 +103,17 @@ class ModelConfig(BaseModel):
     def head_dimension(self) -> int:
         """Dimension of a full-attention head."""
         return self.d_head or self.d_model // self.n_heads
+
+    @property
+    def mixer_sizes(self) -> MixerSizes:
+        """What linear mixers are built from."""
+        from architectures.mixers import MixerSizes  # needs torch; a config alone should not
+
+        return MixerSizes(
+            self.d_model,
+            self.linear_heads,
+            self.d_key,
+            self.d_value,
+            self.short_conv,
+            self.negative_eigenvalues,
+        )

@@ -70,21 +70,26 @@ class PromptEmbedding(nn.Module):
         self.register_buffer(name, torch.tensor(values, dtype=torch.int64), persistent=False)
 
     def forward(
-        self, tokens: Int[Tensor, "batch position"]
+        self, tokens: Int[Tensor, "batch position"], first: int = 0
     ) -> tuple[Float[Tensor, "batch position d_model"], Float[Tensor, "batch position d_model"]]:
         """What the tokens and what their positions put into the residual stream.
 
+        Args:
+            tokens: a prompt, or a piece of one.
+            first: position of the piece's first token.
+
         Raises:
-            ValueError: tokens of another shape than the task's, or outside its vocabulary.
+            ValueError: tokens past the task's last position, or outside its vocabulary.
         """
-        self._check(tokens)
+        self._check(tokens, first)
         tables: list[Tensor] = [self.value]
         if self.task.query:
             tables.append(self.query[self.parts_of_query].sum(1))
         if self.task.order == "forward":
             tables.append(self.value.new_zeros(1, self.value.shape[1]))
         table = torch.cat(tables)
-        return F.embedding(tokens, table), self._positions().expand(len(tokens), -1, -1)
+        positions = self._positions()[first : first + tokens.shape[1]]
+        return F.embedding(tokens, table), positions.expand(len(tokens), -1, -1)
 
     def _positions(self) -> Float[Tensor, "position d_model"]:
         argument = self.value.new_zeros(self.task.length, self.value.shape[1])
@@ -92,10 +97,11 @@ class PromptEmbedding(nn.Module):
         argument = argument.index_add(0, self.selected_positions, self.query[self.selecting_parts])
         return self.role[self.role_of_position] + argument @ self.argument_map
 
-    def _check(self, tokens: Tensor) -> None:
-        if tokens.dim() != 2 or tokens.shape[1] != self.task.length:
+    def _check(self, tokens: Tensor, first: int) -> None:
+        if tokens.dim() != 2 or not 0 < tokens.shape[1] <= self.task.length - first:
+            after = f" after the {first} positions before" if first else ""
             raise ValueError(
-                f"tokens have shape {tuple(tokens.shape)}, but the task's prompts are "
+                f"tokens have shape {tuple(tokens.shape)}{after}, but the task's prompts are "
                 f"[batch, {self.task.length}]"
             )
         if (

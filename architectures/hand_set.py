@@ -16,9 +16,10 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from architectures.block import Block
 from architectures.config import ModelConfig
 from architectures.mixers import DeltaNet, FullAttention, LinearAttention, RecurrentLayer
-from architectures.stack import Block, HookedStack
+from architectures.stack import HookedStack
 from composition import CompositionTask
 
 Construction = Literal["full", "full-twin", "early-linear", "linear-first"]
@@ -91,7 +92,7 @@ def hand_set_model(
         if parameter.dim() > 1 or name.endswith("b_beta"):
             parameter.zero_()
     _set_embedding(model, fields)
-    layers = [block.mixer for block in model.blocks if isinstance(block, Block)]
+    layers = [block.mixers[0] for block in model.blocks if isinstance(block, Block)]
     query, start = fields.roles["query"], fields.roles["start"]
     first_lookup = 1 if construction in ("full", "linear-first") else 2
     if construction == "full":

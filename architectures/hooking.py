@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from transformer_lens.hook_points import HookPoint
+from torch import nn
 
 
-def is_watched(point: HookPoint) -> bool:
+def is_watched(point: nn.Module) -> bool:
     """Whether any hook, TransformerLens' or torch's own, sees what passes this point."""
     return bool(
         point._forward_hooks

@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Callable, Iterable
 from types import SimpleNamespace
+from typing import Any
 
 import torch
-import torch.nn.functional as F
-from jaxtyping import Float, Int
+from jaxtyping import Int
 from torch import Tensor, nn
 from transformer_lens import HookedRootModule
 from transformer_lens.hook_points import HookPoint
 
+from architectures.block import Block, Norm
 from architectures.config import ModelConfig
 from architectures.embedding import PromptEmbedding
-from architectures.mixers import MIXERS, FullAttention, RecurrentLayer
+from architectures.hooking import is_watched
+from architectures.mixers import RecurrentLayer
+from architectures.past import ModelState, Past
 
 
 class HookedStack(HookedRootModule):
     """Full-attention and linear layers in the order of `config.schedule`, TransformerLens style.
 
     Called on tokens `[batch, position]` it returns logits `[batch, position, value]`; the
-    answer is read at the last position. `run_with_hooks`, `run_with_cache` and
+    answer is read at the last position. A prompt may come in pieces (`return_state`). `run_with_hooks`, `run_with_cache` and
     `transformer_lens.patching` work on it. Hook names: `hook_embed`,
     `hook_pos_embed`, `blocks.{i}.hook_resid_pre|mid|post`, `blocks.{i}.hook_attn_out`
     (the mixer's output, whatever its kind), `blocks.{i}.hook_mlp_out`, and inside a layer
@@ -42,20 +47,124 @@ class HookedStack(HookedRootModule):
         self.unembed = nn.Parameter(torch.empty(config.d_model, config.task.n_values))
         self._initialise(torch.Generator().manual_seed(seed))
         self.setup()
+        self._compiled: Callable[[Tensor], Tensor] | None = None
 
     def forward(
-        self, tokens: Int[Tensor, "batch position"]
-    ) -> Float[Tensor, "batch position value"]:
-        """Logits for the value at every position.
+        self,
+        tokens: Int[Tensor, "batch position"],
+        state: ModelState | None = None,
+        return_state: bool = False,
+    ) -> Any:
+        """Logits `[batch, position, value]` for the value at every position.
+
+        Args:
+            tokens: prompts, or with `return_state` or `state` a piece of them of any length.
+            state: what an earlier call returned; `tokens` go on where it ended.
+            return_state: return `(logits, state)`, with which the prompts can go on.
 
         Raises:
-            ValueError: tokens that are not prompts of the config's task.
+            ValueError: tokens that are not prompts of the config's task or go past its last
+                position, a state of another model or batch, or an embedding that is not finite.
         """
-        token_part, position_part = self.embed(tokens)
+        whole = state is None and not return_state
+        if whole and tokens.shape[-1] != self.config.task.length:
+            raise ValueError(
+                f"tokens have shape {tuple(tokens.shape)}, but the task's prompts are "
+                f"[batch, {self.config.task.length}]; give a piece of a prompt with "
+                "return_state=True"
+            )
+        first, pasts = self._pasts(state)
+        token_part, position_part = self.embed(tokens, first)
         residual = self.hook_embed(token_part) + self.hook_pos_embed(position_part)
-        for block in self.blocks:
-            residual = block(residual)
+        _check_finite(residual)
+        if self._compiled is not None and whole and not self._is_watched():
+            return self._compiled(residual)
+        logits = self._logits(residual, pasts)
+        if not return_state:
+            return logits
+        kept = tuple(past.kept for past in pasts)
+        return logits, ModelState(first + tokens.shape[1], kept)
+
+    def _logits(self, residual: Tensor, pasts: list[Past] | None = None) -> Tensor:
+        pasts = pasts or [Past() for _ in self.blocks]
+        for block, past in zip(self.blocks, pasts, strict=True):
+            residual = block(residual, past)
         return self.ln_final(residual) @ self.unembed
+
+    def _pasts(self, state: ModelState | None) -> tuple[int, list[Past]]:
+        if state is None:
+            return 0, [Past() for _ in self.blocks]
+        if len(state.layers) != len(self.blocks):
+            raise ValueError(
+                f"the state is of a model with {len(state.layers)} layers, but this one has "
+                f"{len(self.blocks)}; continue with the model that returned it"
+            )
+        return state.position, [Past(state.position, layer) for layer in state.layers]
+
+    def open_states(self, layer: int, positions: Iterable[int] | None = None) -> list[str]:
+        """Make the recurrent states after `positions` hookable, as `…hook_state.{position}`.
+
+        A hook there gets the state `[batch, head, key, value]` after that position (with one
+        more value column, the sum of the keys, where the mixer is normalised). What it returns
+        is what every later position sees; nothing up to the position changes. Watching a state
+        splits the layer's run there, so it costs time in proportion to the positions watched.
+
+        Args:
+            layer: a linear layer with a recurrent state.
+            positions: of the prompt; all of them if None, with a warning of the memory. An
+                empty list closes the layer's states.
+
+        Returns:
+            The new hook points' names.
+
+        Raises:
+            ValueError: a layer without a recurrent state, or a position that no prompt has.
+        """
+        mixer = self.recurrent_layer(layer)
+        length = self.config.task.length
+        chosen = list(range(length)) if positions is None else sorted(set(positions))
+        for position in chosen:
+            if not 0 <= position < length:
+                raise ValueError(
+                    f"position {position} is outside the task's prompts of {length} tokens, "
+                    f"0 … {length - 1}"
+                )
+        if positions is None:
+            size = 4 * length * self.config.linear_heads * self.config.d_key * self.config.d_value
+            warnings.warn(
+                f"all {length} states of layer {layer} take {size / 2**10:,.0f} KiB a prompt when "
+                "cached, and the run goes position by position; give positions to read a few",
+                stacklevel=2,
+            )
+        mixer.open_states(chosen)
+        self.setup()  # TransformerLens looks hook points up in the table that this makes
+        return [f"blocks.{layer}.linear_attn.hook_state.{position}" for position in chosen]
+
+    def recurrent_layer(self, layer: int) -> RecurrentLayer:
+        """The layer's recurrence.
+
+        Raises:
+            ValueError: no such layer, or one that has no recurrent state.
+        """
+        if not 0 <= layer < self.config.n_layers:
+            raise ValueError(f"layer {layer} is outside the stack's 0 … {self.config.n_layers - 1}")
+        mixer = getattr(self.blocks[layer], "linear_attn", None)
+        if not isinstance(mixer, RecurrentLayer):
+            raise ValueError(
+                f"layer {layer} is {self.config.schedule[layer]!r} and has no recurrent state"
+            )
+        return mixer
+
+    def compile(self, **options: Any) -> None:
+        """Have `torch.compile` make the layers' forward and backward pass, with its options.
+
+        Whole prompts on an unwatched stack then run compiled; with a hook anywhere, or a prompt
+        in pieces, the stack runs as it is written, so that no hook is passed over.
+        """
+        self._compiled = torch.compile(self._logits, **options)
+
+    def _is_watched(self) -> bool:
+        return any(is_watched(module) for module in self.modules() if module is not self)
 
     @property
     def cfg(self) -> SimpleNamespace:
@@ -63,7 +172,7 @@ class HookedStack(HookedRootModule):
         return SimpleNamespace(
             n_layers=self.config.n_layers,
             n_heads=self.config.n_heads,
-            n_key_value_heads=None,
+            n_key_value_heads=self.config.n_kv_heads,
             d_model=self.config.d_model,
             d_head=self.config.head_dimension,
             device=self.unembed.device,
@@ -74,80 +183,23 @@ class HookedStack(HookedRootModule):
         """Random weights that keep the residual stream near unit size; biases and gains stay."""
         depth = (2 * self.config.n_layers) ** -0.5
         for name, parameter in self.named_parameters():
-            if parameter.dim() < 2:
-                continue  # gains and biases were set where they were made
-            if name.startswith("embed.") and not name.endswith("argument_map"):
+            last = name.rpartition(".")[2]
+            if not (last.startswith("W_") or name.startswith(("embed.", "unembed"))):
+                continue  # gains, biases and rates were set where they were made
+            if name.startswith("embed.") and last != "argument_map":
                 std = 1.0
             else:
-                fan_in = parameter.shape[-2] * (parameter.shape[0] if name.endswith("W_O") else 1)
+                heads = parameter.shape[0] if last == "W_O" and parameter.dim() == 3 else 1
+                fan_in = parameter.shape[-2] * heads
                 std = fan_in**-0.5 * (depth if name.endswith(("W_O", "W_out")) else 1.0)
             parameter.normal_(0.0, std, generator=generator)
 
 
-class Block(nn.Module):
-    """One layer: a mixer, then an MLP if the config has one, each added to the residual stream."""
-
-    def __init__(self, config: ModelConfig, kind: str) -> None:
-        super().__init__()
-        self.hook_resid_pre, self.hook_resid_post = HookPoint(), HookPoint()
-        self.hook_resid_mid, self.hook_attn_out = HookPoint(), HookPoint()
-        self.ln1 = Norm(config)
-        if kind == "full":
-            self.attn = FullAttention(config.d_model, config.n_heads, config.head_dimension)
-        else:
-            self.linear_attn = RecurrentLayer(
-                MIXERS[kind], config.d_model, config.linear_heads, config.d_key, config.d_value
-            )
-        self.mlp: MLP | None = None
-        if config.d_mlp:
-            self.hook_mlp_out = HookPoint()
-            self.ln2 = Norm(config)
-            self.mlp = MLP(config.d_model, config.d_mlp)
-
-    @property
-    def mixer(self) -> FullAttention | RecurrentLayer:
-        """`attn` or `linear_attn`, whichever the layer is."""
-        return self.attn if hasattr(self, "attn") else self.linear_attn
-
-    def forward(
-        self, residual: Float[Tensor, "batch position d_model"]
-    ) -> Float[Tensor, "batch position d_model"]:
-        """The residual stream after the layer."""
-        residual = self.hook_resid_pre(residual)
-        residual = residual + self.hook_attn_out(self.mixer(self.ln1(residual)))
-        residual = self.hook_resid_mid(residual)
-        if self.mlp is not None:
-            residual = residual + self.hook_mlp_out(self.mlp(self.ln2(residual)))
-        return self.hook_resid_post(residual)
-
-
-class MLP(nn.Module):
-    """`gelu(x W_in + b_in) W_out + b_out`, with TransformerLens' names."""
-
-    def __init__(self, d_model: int, d_mlp: int) -> None:
-        super().__init__()
-        self.W_in = nn.Parameter(torch.empty(d_model, d_mlp))
-        self.b_in = nn.Parameter(torch.zeros(d_mlp))
-        self.W_out = nn.Parameter(torch.empty(d_mlp, d_model))
-        self.b_out = nn.Parameter(torch.zeros(d_model))
-        self.hook_pre, self.hook_post = HookPoint(), HookPoint()
-
-    def forward(self, x: Tensor) -> Tensor:
-        """What the MLP adds to the residual stream."""
-        pre = self.hook_pre(x @ self.W_in + self.b_in)
-        return self.hook_post(F.gelu(pre)) @ self.W_out + self.b_out
-
-
-class Norm(nn.Module):
-    """RMSNorm with a learned gain, or the identity where the config says "none"."""
-
-    def __init__(self, config: ModelConfig) -> None:
-        super().__init__()
-        self.w = nn.Parameter(torch.ones(config.d_model)) if config.normalization == "rms" else None
-        self.hook_normalized = HookPoint()
-
-    def forward(self, x: Tensor) -> Tensor:
-        """`x` divided by the root of its mean square over the last axis, times the gain."""
-        if self.w is not None:
-            x = F.rms_norm(x, x.shape[-1:], self.w, eps=1e-5)
-        return self.hook_normalized(x)
+def _check_finite(residual: Tensor) -> None:
+    finite = residual.isfinite()
+    if not finite.all():
+        prompt, position = (~finite).any(-1).nonzero()[0].tolist()
+        raise ValueError(
+            f"the embedding of prompt {prompt} is not finite at position {position} of this call: "
+            "look at the embedding's weights, or at a hook that writes there"
+        )

@@ -12,46 +12,95 @@ from transformer_lens.hook_points import HookPoint
 
 from architectures.hooking import is_watched
 from architectures.mixers.projections import from_heads, to_heads
+from architectures.past import Past
+from architectures.rotary import rotate
 
 
 class FullAttention(nn.Module):
-    """Causal multi-head softmax attention without positions of its own.
+    """Causal multi-head softmax attention, over everything or over a window.
 
     Attributes:
-        W_Q, W_K, W_V: `[head, d_model, d_head]`.
+        W_Q: `[head, d_model, d_head]`.
+        W_K, W_V: `[key-value head, d_model, d_head]`; each serves `n_heads / n_kv_heads`
+            consecutive heads.
         W_O: `[head, d_head, d_model]`.
-        hook_q, hook_k, hook_v, hook_z: `[batch, position, head, d_head]`.
+        window: positions that a query sees, its own included; None for all.
+        rotary: whether queries and keys are turned by their positions.
+        hook_q, hook_z: `[batch, position, head, d_head]`.
+        hook_k, hook_v: `[batch, position, key-value head, d_head]`; q and k before the rotation.
+        hook_rot_q, hook_rot_k: the same after it, fired with rotary positions only.
         hook_attn_scores, hook_pattern: `[batch, head, query position, key position]`. A hook
             on either switches from the fused kernel to the explicit product; the numbers are
             the same.
     """
 
-    def __init__(self, d_model: int, n_heads: int, d_head: int) -> None:
+    def __init__(
+        self,
+        d_model: int,
+        n_heads: int,
+        d_head: int,
+        *,
+        n_kv_heads: int | None = None,
+        window: int | None = None,
+        rotary: bool = False,
+    ) -> None:
         super().__init__()
+        shared = n_kv_heads or n_heads
         self.W_Q = nn.Parameter(torch.empty(n_heads, d_model, d_head))
-        self.W_K = nn.Parameter(torch.empty(n_heads, d_model, d_head))
-        self.W_V = nn.Parameter(torch.empty(n_heads, d_model, d_head))
+        self.W_K = nn.Parameter(torch.empty(shared, d_model, d_head))
+        self.W_V = nn.Parameter(torch.empty(shared, d_model, d_head))
         self.W_O = nn.Parameter(torch.empty(n_heads, d_head, d_model))
+        self.window, self.rotary, self.group = window, rotary, n_heads // shared
         self.hook_q, self.hook_k, self.hook_v = HookPoint(), HookPoint(), HookPoint()
+        if rotary:
+            self.hook_rot_q, self.hook_rot_k = HookPoint(), HookPoint()
         self.hook_attn_scores, self.hook_pattern = HookPoint(), HookPoint()
         self.hook_z = HookPoint()
 
     def forward(
-        self, x: Float[Tensor, "batch position d_model"]
+        self, x: Float[Tensor, "batch position d_model"], past: Past
     ) -> Float[Tensor, "batch position d_model"]:
-        """What the layer adds to the residual stream."""
+        """What the layer adds to the residual stream.
+
+        Raises:
+            ValueError: a key-value cache of another shape.
+        """
         q = self.hook_q(to_heads(x, self.W_Q))
         k = self.hook_k(to_heads(x, self.W_K))
         v = self.hook_v(to_heads(x, self.W_V))
+        if self.rotary:
+            q = self.hook_rot_q(rotate(q, past.position))
+            k = self.hook_rot_k(rotate(k, past.position))
+        seen = None if self.window is None else self.window - 1
+        k, v = past.extend("key", k, seen), past.extend("value", v, seen)
         q, k, v = (heads.transpose(1, 2) for heads in (q, k, v))
         if is_watched(self.hook_attn_scores) or is_watched(self.hook_pattern):
-            z = self._pattern(q, k) @ v
+            z = self._pattern(q, k) @ self._for_every_head(v)
         else:
-            z = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+            z = self._fused(q, k, v)
         return from_heads(self.hook_z(z.transpose(1, 2)), self.W_O)
 
+    def _fused(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        grouped = self.group > 1
+        if self.window is None and q.shape[2] == k.shape[2]:
+            return F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=grouped)
+        mask = self._visible(q.shape[2], k.shape[2], q.device)
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, enable_gqa=grouped)
+
     def _pattern(self, q: Tensor, k: Tensor) -> Float[Tensor, "batch head query key"]:
-        scores = q @ k.mT / math.sqrt(q.shape[-1])
-        later = torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device).triu(1)
-        scores = self.hook_attn_scores(scores.masked_fill(later, -math.inf))
+        scores = q @ self._for_every_head(k).mT / math.sqrt(q.shape[-1])
+        hidden = ~self._visible(q.shape[2], k.shape[2], q.device)
+        scores = self.hook_attn_scores(scores.masked_fill(hidden, -math.inf))
         return self.hook_pattern(scores.softmax(-1))
+
+    def _visible(self, queries: int, keys: int, device: torch.device) -> Tensor:
+        """`[query, key]`: what each query may look at; the last query is the last key."""
+        distance = (
+            torch.arange(keys - queries, keys, device=device)[:, None]
+            - torch.arange(keys, device=device)
+        )
+        visible = distance >= 0
+        return visible if self.window is None else visible & (distance < self.window)
+
+    def _for_every_head(self, x: Tensor) -> Tensor:
+        return x if self.group == 1 else x.repeat_interleave(self.group, dim=1)

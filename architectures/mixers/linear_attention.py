@@ -7,6 +7,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from architectures.mixers.projections import to_heads
+from architectures.mixers.short_convolution import ShortConvolutions
+from architectures.mixers.sizes import MixerSizes
+from architectures.past import Past
 from architectures.recurrence import RecurrenceInputs
 
 
@@ -18,22 +21,22 @@ class LinearAttention(nn.Module):
         W_V: `[head, d_model, d_value]`.
     """
 
-    normalised = True
-
-    def __init__(self, d_model: int, heads: int, d_key: int, d_value: int) -> None:
+    def __init__(self, sizes: MixerSizes) -> None:
         super().__init__()
-        self.W_Q = nn.Parameter(torch.empty(heads, d_model, d_key))
-        self.W_K = nn.Parameter(torch.empty(heads, d_model, d_key))
-        self.W_V = nn.Parameter(torch.empty(heads, d_model, d_value))
+        self.W_Q = nn.Parameter(torch.empty(sizes.heads, sizes.d_model, sizes.d_key))
+        self.W_K = nn.Parameter(torch.empty(sizes.heads, sizes.d_model, sizes.d_key))
+        self.W_V = nn.Parameter(torch.empty(sizes.heads, sizes.d_model, sizes.d_value))
+        self.convolutions = ShortConvolutions(sizes)
 
-    def inputs(self, x: Tensor) -> RecurrenceInputs:
+    def inputs(self, x: Tensor, past: Past) -> RecurrenceInputs:
         """q and k after the feature map, v as projected."""
-        return RecurrenceInputs(
-            q=F.elu(to_heads(x, self.W_Q)) + 1,
-            k=F.elu(to_heads(x, self.W_K)) + 1,
-            v=to_heads(x, self.W_V),
-        )
+        projected = (to_heads(x, W) for W in (self.W_Q, self.W_K, self.W_V))
+        q, k, v = self.convolutions(*projected, past)
+        return RecurrenceInputs(q=F.elu(q) + 1, k=F.elu(k) + 1, v=v, normaliser="sum")
 
-    def read_out(self, out: Tensor) -> Tensor:
+    def gate(self, x: Tensor, past: Past) -> None:
+        """None: the output is not gated."""
+
+    def read_out(self, out: Tensor, inputs: RecurrenceInputs, gate: Tensor | None) -> Tensor:
         """Nothing: the output is an average of values already."""
         return out

@@ -1,0 +1,62 @@
+"""What a layer needs of the positions before the piece of a prompt that it is given."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+LayerState = dict[str, Tensor]
+"""What one layer keeps between two pieces, by name; positions are axis 1, or folded into a state."""
+
+
+@dataclass(frozen=True)
+class ModelState:
+    """Where a prompt was cut, and all that its later pieces need of the earlier ones.
+
+    Attributes:
+        position: number of positions that have passed.
+        layers: for every layer its recurrent state, key-value cache, or convolution tails.
+    """
+
+    position: int
+    layers: tuple[LayerState, ...]
+
+
+class Past:
+    """One layer's view of the pieces before, and what it keeps for the pieces to come.
+
+    Attributes:
+        position: number of positions before this piece.
+        kept: the layer's state after this piece, filled while the layer runs.
+    """
+
+    def __init__(self, position: int = 0, layer: LayerState | None = None) -> None:
+        self.position = position
+        self.kept: LayerState = {}
+        self._layer = layer or {}
+
+    def extend(self, name: str, x: Tensor, count: int | None = None) -> Tensor:
+        """`x` with up to `count` earlier positions in front (all of them if None), kept as `name`.
+
+        Raises:
+            ValueError: a state whose shape does not go with `x`.
+        """
+        earlier = self._layer.get(name)
+        if earlier is not None:
+            if earlier.shape[:1] + earlier.shape[2:] != x.shape[:1] + x.shape[2:]:
+                raise ValueError(
+                    f"the state's {name} has shape {tuple(earlier.shape)}, which does not go "
+                    f"before {tuple(x.shape)}; continue the prompts that the state came from"
+                )
+            x = torch.cat([earlier, x], dim=1)
+        if count is None:
+            self.kept[name] = x
+        else:
+            self.kept[name] = x[:, max(0, x.shape[1] - count) :]
+        return x
+
+    def recurrent_state(self) -> Tensor | None:
+        """The recurrence's state after the piece before, `[batch, head, key, value]`."""
+        return self._layer.get("state")
