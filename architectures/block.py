@@ -50,9 +50,7 @@ class Block(nn.Module):
     @property
     def mixers(self) -> tuple[FullAttention | RecurrentLayer | ShortConvLayer, ...]:
         """`attn`, `linear_attn`, or both where they stand side by side."""
-        return tuple(
-            getattr(self, name) for name in ("attn", "linear_attn") if hasattr(self, name)
-        )
+        return tuple(getattr(self, name) for name in ("attn", "linear_attn") if hasattr(self, name))
 
     def forward(
         self, residual: Float[Tensor, "batch position d_model"], past: Past

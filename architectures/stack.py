@@ -66,6 +66,8 @@ class HookedStack(HookedRootModule):
             ValueError: tokens that are not prompts of the config's task or go past its last
                 position, a state of another model or batch, or an embedding that is not finite.
         """
+        if torch.compiler.is_compiling():
+            _refuse_compilation()
         whole = state is None and not return_state
         if whole and tokens.shape[-1] != self.config.task.length:
             raise ValueError(
@@ -193,6 +195,15 @@ class HookedStack(HookedRootModule):
                 fan_in = parameter.shape[-2] * heads
                 std = fan_in**-0.5 * (depth if name.endswith(("W_O", "W_out")) else 1.0)
             parameter.normal_(0.0, std, generator=generator)
+
+
+@torch.compiler.assume_constant_result
+def _refuse_compilation() -> None:
+    """Called while `torch.compile` reads the forward pass, which would fix its hooks for good."""
+    raise RuntimeError(
+        "torch.compile around a HookedStack would pass over hooks that are added later: "
+        "call model.compile() instead and use the model itself"
+    )
 
 
 def _check_finite(residual: Tensor) -> None:

@@ -1,19 +1,20 @@
 """The stack: TransformerLens' hooks and tools work on it, and seeing changes no number.
 
-Full attention is compared with torch's own multi-head attention, linear attention and
-DeltaNet with their recurrences written out position by position.
+Full attention is compared with torch's own multi-head attention and, grouped and rotated, with
+transformers' Llama; the linear layers have tests/test_mixers.py. Compiled models never pass over
+a hook.
 """
 
 import pytest
 import torch
-import torch.nn.functional as F
 from pydantic import ValidationError
 from transformer_lens import patching
 from transformer_lens.ActivationCache import ActivationCache
 
 from architectures import HookedStack, ModelConfig
-from architectures.mixers import MIXERS, FullAttention, RecurrentLayer
-from composition import LINEAR_KINDS, CompositionTask
+from architectures.mixers import FullAttention
+from architectures.past import Past
+from composition import CompositionTask
 from tests.conftest import TASKS
 
 TASK = CompositionTask(start_domain=3, branching=(4,))
@@ -127,34 +128,62 @@ def test_full_attention_equals_torch(generator):
     x = torch.randn(2, 9, 12, generator=generator)
     mask = torch.ones(9, 9, dtype=torch.bool).triu(1)
     expected, _ = peer(x, x, x, attn_mask=mask, need_weights=False)
-    torch.testing.assert_close(attn(x), expected, atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(attn(x, Past()), expected, atol=1e-4, rtol=1e-4)
 
 
-@pytest.mark.parametrize("kind", MIXERS)
-def test_linear_layers_equal_their_equations(kind, generator):
-    layer = RecurrentLayer(MIXERS[kind], 12, 2, 3, 5).double()
-    for parameter in layer.parameters():
+def test_shared_keys_and_rotary_positions_equal_transformers(generator):
+    """Against the attention of transformers' Llama: grouped heads, and rotated q and k."""
+    from transformers import LlamaConfig
+    from transformers.models.llama.modeling_llama import LlamaAttention, LlamaRotaryEmbedding
+
+    config = LlamaConfig(
+        hidden_size=24,
+        num_attention_heads=6,
+        num_key_value_heads=2,
+        head_dim=4,
+        num_hidden_layers=1,
+    )
+    config._attn_implementation = "eager"
+    peer, turn = LlamaAttention(config, 0), LlamaRotaryEmbedding(config)
+    attn = FullAttention(24, 6, 4, n_kv_heads=2, rotary=True)
+    for parameter in attn.parameters():
         torch.nn.init.normal_(parameter, std=0.5)
-    x = torch.randn(1, 9, 12, generator=generator, dtype=torch.float64)
-    W = {name: p.detach() for name, p in layer.named_parameters()}
-    expected = torch.zeros(9, 12, dtype=torch.float64)
-    for h in range(2):
-        S, z = torch.zeros(3, 5, dtype=torch.float64), torch.zeros(3, dtype=torch.float64)
-        for t in range(9):
-            q, k, v = (x[0, t] @ W[f"mixer.W_{name}"][h] for name in "QKV")
-            if kind == "linear":
-                q, k = F.elu(q) + 1, F.elu(k) + 1
-                S, z = S + torch.outer(k, v), z + k
-                out = S.T @ q / (z @ q)
-            else:
-                q, k, v = F.silu(q), F.silu(k), F.silu(v)
-                q, k = q / q.norm(), k / k.norm()
-                beta = torch.sigmoid(x[0, t] @ W["mixer.W_beta"] + W["mixer.b_beta"])[h]
-                S = S + torch.outer(k, beta * (v - S.T @ k))
-                o = S.T @ q / 3**0.5
-                out = o / (o.square().mean() + 1e-5).sqrt() * W["mixer.scale_out"]
-            expected[t] += out @ W["W_O"][h]
-    torch.testing.assert_close(layer(x)[0].detach(), expected, atol=1e-5, rtol=1e-5)
+    with torch.no_grad():
+        for projection, W in ((peer.q_proj, attn.W_Q), (peer.k_proj, attn.W_K)):
+            projection.weight.copy_(W.transpose(1, 2).flatten(0, 1))
+        peer.v_proj.weight.copy_(attn.W_V.transpose(1, 2).flatten(0, 1))
+        peer.o_proj.weight.copy_(attn.W_O.flatten(0, 1).T)
+        x = torch.randn(2, 9, 24, generator=generator)
+        mask = torch.full((9, 9), -torch.inf).triu(1)[None, None]
+        expected, pattern = peer(x, turn(x, torch.arange(9)[None]), mask)
+        torch.testing.assert_close(attn(x, Past()), expected, atol=1e-4, rtol=1e-4)
+        seen = []
+        attn.hook_pattern.add_hook(lambda x, hook: seen.append(x))
+        torch.testing.assert_close(attn(x, Past()), expected, atol=1e-4, rtol=1e-4)
+        torch.testing.assert_close(seen[0], pattern, atol=1e-5, rtol=1e-4)
+
+
+def test_a_window_hides_what_is_behind_it(generator):
+    model = HookedStack(CONFIG.model_copy(update={"schedule": ("sliding",), "window": 4}))
+    tokens = TASK.sample(2, generator).tokens
+    fused = model(tokens)
+    seen, cache = model.run_with_cache(tokens)
+    torch.testing.assert_close(seen, fused, atol=2e-6, rtol=1e-5)
+    pattern = cache["blocks.0.attn.hook_pattern"][0, 0]
+    distance = torch.arange(TASK.length)[:, None] - torch.arange(TASK.length)
+    assert ((pattern > 0) == ((distance >= 0) & (distance < 4))).all()
+
+
+def test_layers_side_by_side_add_up(generator):
+    """Both read the same residual stream, and what they write is the sum."""
+    both = HookedStack(CONFIG.model_copy(update={"schedule": ("full+mamba2",), "d_mlp": 0}))
+    tokens = TASK.sample(2, generator).tokens
+    _, cache = both.run_with_cache(tokens)
+    block = both.blocks[0]
+    x = cache["blocks.0.ln1.hook_normalized"]
+    with torch.no_grad():
+        expected = block.attn(x, Past()) + block.linear_attn(x, Past())
+    torch.testing.assert_close(cache["blocks.0.hook_attn_out"], expected)
 
 
 def test_transformer_lens_patching_works_unchanged(generator):
@@ -200,7 +229,11 @@ def test_config_goes_through_json():
     ("change", "message"),
     [
         (dict(schedule=("full", "fulll")), "unknown layer 'fulll'.*use one of full"),
-        (dict(schedule=("full", "kda")), "no mixer of that name is built yet"),
+        (dict(schedule=("full", "kda+full")), "'kda\\+full'"),
+        (dict(n_kv_heads=2), "n_kv_heads=2 does not divide n_heads=3"),
+        (dict(d_head=5, positions="rotary"), "odd dimension 5"),
+        (dict(window=0), "greater than or equal to 1"),
+        (dict(short_conv=-1), "greater than or equal to 0"),
         (dict(schedule=()), "schedule is empty"),
         (dict(d_model=25), "n_heads=3 does not divide d_model=25"),
         (dict(d_key=0), "greater than or equal to 1"),
@@ -220,5 +253,43 @@ def test_prompts_of_another_task_are_refused(generator):
         model(torch.full((1, TASK.length), 16))
 
 
-def test_every_mixer_is_one_the_theory_knows():
-    assert set(MIXERS) <= set(LINEAR_KINDS)
+def test_an_embedding_that_is_not_finite_is_named(generator):
+    model, tokens = HookedStack(CONFIG), TASK.sample(2, generator).tokens
+    tokens[0], tokens[1, 3] = 0, 1
+    with torch.no_grad():
+        model.embed.value[1] = float("nan")
+    # Value 1 is an argument of the first table's second entry, whatever the tokens are.
+    with pytest.raises(ValueError, match="embedding of prompt 0 is not finite at position 1"):
+        model(tokens)
+
+
+def test_a_compiled_model_gives_the_same_numbers_and_sees_every_hook(generator):
+    """The backend that traces and does not translate: the rest is torch's own matter."""
+    config = CONFIG.model_copy(update={"schedule": ("full", "gated-deltanet", "full")})
+    plain, compiled = HookedStack(config), HookedStack(config)
+    compiled.compile(backend="aot_eager")
+    tokens = TASK.sample(4, generator).tokens
+    results = []
+    for model in (plain, compiled):
+        logits = model(tokens)
+        logits.square().mean().backward()
+        results.append([logits, *(parameter.grad for parameter in model.parameters())])
+    for got, expected in zip(*results, strict=True):
+        torch.testing.assert_close(got, expected, atol=1e-6, rtol=1e-5)
+    with torch.no_grad():
+        _, cache = compiled.run_with_cache(tokens)
+        zeroed = compiled.run_with_hooks(
+            tokens, fwd_hooks=[("blocks.1.linear_attn.hook_v", lambda v, hook: 0 * v)]
+        )
+    assert cache["blocks.0.attn.hook_pattern"].shape[-1] == TASK.length
+    assert (zeroed - results[1][0]).abs().max() > 1e-3
+    calls = []
+    compiled.blocks[2].register_forward_hook(lambda *_: calls.append(1))
+    compiled(tokens)
+    assert calls == [1]
+
+
+def test_compilation_that_would_pass_over_hooks_is_refused(generator):
+    outside = torch.compile(HookedStack(CONFIG), backend="eager")
+    with pytest.raises(Exception, match=r"call model.compile\(\) instead"):
+        outside(TASK.sample(2, generator).tokens)

@@ -88,16 +88,18 @@ class FullAttention(nn.Module):
         return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, enable_gqa=grouped)
 
     def _pattern(self, q: Tensor, k: Tensor) -> Float[Tensor, "batch head query key"]:
-        scores = q @ self._for_every_head(k).mT / math.sqrt(q.shape[-1])
         hidden = ~self._visible(q.shape[2], k.shape[2], q.device)
-        scores = self.hook_attn_scores(scores.masked_fill(hidden, -math.inf))
+        mask = q.new_zeros(hidden.shape).masked_fill(hidden, -math.inf)
+        q, k = q / math.sqrt(q.shape[-1]), self._for_every_head(k)
+        # Mask and product in one pass: patterns are large, and it is writing them that costs.
+        scores = torch.baddbmm(mask, q.flatten(0, 1), k.flatten(0, 1).mT)
+        scores = self.hook_attn_scores(scores.unflatten(0, q.shape[:2]))
         return self.hook_pattern(scores.softmax(-1))
 
     def _visible(self, queries: int, keys: int, device: torch.device) -> Tensor:
         """`[query, key]`: what each query may look at; the last query is the last key."""
-        distance = (
-            torch.arange(keys - queries, keys, device=device)[:, None]
-            - torch.arange(keys, device=device)
+        distance = torch.arange(keys - queries, keys, device=device)[:, None] - torch.arange(
+            keys, device=device
         )
         visible = distance >= 0
         return visible if self.window is None else visible & (distance < self.window)

@@ -36,9 +36,7 @@ class GatedDeltaNet(nn.Module):
     def inputs(self, x: Tensor, past: Past) -> RecurrenceInputs:
         """DeltaNet's inputs, and g in float32."""
         step = decay_gate.time_step(x @ self.W_dt, self.b_dt)
-        return replace(
-            self.delta.inputs(x, past), log_decay=decay_gate.log_decay(step, self.A_log)
-        )
+        return replace(self.delta.inputs(x, past), log_decay=decay_gate.log_decay(step, self.A_log))
 
     def gate(self, x: Tensor, past: Past) -> Tensor:
         """silu(x W_G)."""

@@ -26,7 +26,9 @@ class RetNet(nn.Module):
     def __init__(self, sizes: MixerSizes) -> None:
         super().__init__()
         if sizes.d_key % 2:
-            raise ValueError(f"retnet turns pairs of keys: d_key is {sizes.d_key}, but must be even")
+            raise ValueError(
+                f"retnet turns pairs of keys: d_key is {sizes.d_key}, but must be even"
+            )
         self.W_Q = nn.Parameter(torch.empty(sizes.heads, sizes.d_model, sizes.d_key))
         self.W_K = nn.Parameter(torch.empty(sizes.heads, sizes.d_model, sizes.d_key))
         self.W_V = nn.Parameter(torch.empty(sizes.heads, sizes.d_model, sizes.d_value))

@@ -46,9 +46,7 @@ class ShortConvolutions(nn.Module):
                 zeros = torch.zeros(sizes.heads * d)
                 self.register_parameter(f"b_{name}", nn.Parameter(zeros))
 
-    def forward(
-        self, q: Tensor, k: Tensor, v: Tensor, past: Past
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, past: Past) -> tuple[Tensor, Tensor, Tensor]:
         """q, k and v `[batch, position, head, dimension]`, each convolved."""
         if not self.width:
             return q, k, v

@@ -15,6 +15,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+
 def decay_matrix(
     rows: Float[Tensor, "*chunk position"], c: Float[Tensor, "*chunk position"], diagonal: int = 0
 ) -> Float[Tensor, "*chunk row column"]:
