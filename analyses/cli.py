@@ -23,9 +23,11 @@ app = typer.Typer(
 console = Console()
 errors = Console(stderr=True, soft_wrap=True)
 
-Schedule = Annotated[
-    str, typer.Option(help="Kinds of the layers, first to last, such as full,deltanet,full.")
-]
+SCHEDULE = typer.Option(
+    help="Kinds of the layers, first to last, such as full,deltanet,full; or the name of a public "
+    "hybrid, such as qwen3-next."
+)
+Layers = Annotated[int | None, typer.Option(help="Depth of a public hybrid; its own if not given.")]
 Out = Annotated[Path, typer.Option("--out", help="Directory of the run; made if need be.")]
 Seed = Annotated[int, typer.Option(help="Of the initial weights and of all prompts.")]
 Steps = Annotated[int, typer.Option(help="Training steps at most, for each model.")]
@@ -66,8 +68,9 @@ def run(
 
 @app.command()
 def train(
-    schedule: Schedule,
+    schedule: Annotated[str, SCHEDULE],
     out: Out,
+    layers: Layers = None,
     start_domain: Annotated[int, typer.Option(help="m, values of the start.")] = 8,
     branching: Annotated[str, typer.Option(help="n_1,…,n_{L-1}, such as 4 or 3,2.")] = "4",
     steps: Steps = 3000,
@@ -91,7 +94,7 @@ def train(
         task = CompositionTask(start_domain=start_domain, branching=integers(branching))
         config = ModelConfig(
             task=task,
-            schedule=names(schedule),
+            schedule=names(schedule, layers),
             d_model=d_model,
             n_heads=n_heads,
             d_mlp=d_mlp,
@@ -169,37 +172,90 @@ def show(
 
 @app.command()
 def theory(
-    schedule: Schedule,
-    hops: Annotated[int, typer.Option(help="L, the length of the chain.")] = 2,
-    heads: Annotated[int, typer.Option(help="H, for the size condition.")] = 4,
-    head_dimension: Annotated[int, typer.Option(help="d, for the size condition.")] = 16,
+    schedule: Annotated[str | None, SCHEDULE] = None,
+    layers: Layers = None,
+    public: Annotated[bool, typer.Option("--public", help="All public hybrids instead.")] = False,
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print a table to paste.")] = False,
+    hops: Annotated[
+        int | None, typer.Option(help="L, the length of the chain; 2, or a public hybrid's stairs.")
+    ] = None,
+    heads: Annotated[
+        int | None, typer.Option(help="H, for the size condition; 4, or the public hybrid's.")
+    ] = None,
+    head_dimension: Annotated[
+        int | None, typer.Option(help="d, for the size condition; 16, or the public hybrid's.")
+    ] = None,
     precision: Annotated[int, typer.Option(help="p in bits, for the size condition.")] = 32,
     length: Annotated[int, typer.Option(help="n, tokens in a prompt.")] = 42,
+    window_reaches_table: Annotated[
+        bool, typer.Option("--window-reaches-table", help="A sliding window may hold a table.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Bounds on the hops known at the answer position after every layer of a schedule."""
     with one_line_errors():
-        from composition import predict_progress, size_condition
+        from composition import PUBLIC_HYBRIDS, predict_progress, size_condition
+        from composition.schedules import attention_layers
+        from composition.theory import LONGEST_CHAIN
 
-        bounds = predict_progress(names(schedule), hops)
+        if public == (schedule is not None):
+            raise ValueError(
+                "give one of --schedule, such as full,kda,full or qwen3-next, and --public"
+            )
+        if schedule is None:
+            from analyses.tables import public_markdown, public_table
+
+            if markdown:
+                typer.echo(public_markdown())
+            else:
+                console.print(public_table())
+            return
+        kinds, hybrid = names(schedule, layers), PUBLIC_HYBRIDS.get(schedule.strip())
+        if hops is None:
+            hops = min(attention_layers(kinds) + 1, LONGEST_CHAIN) if hybrid else 2
+        own_heads, own_dimension = (hybrid.heads, hybrid.head_dimension) if hybrid else (4, 16)
+        bounds = predict_progress(kinds, hops, window_reaches_table=window_reaches_table)
         condition = size_condition(
-            hops, heads=heads, head_dimension=head_dimension, precision=precision, length=length
+            hops,
+            heads=own_heads if heads is None else heads,
+            head_dimension=own_dimension if head_dimension is None else head_dimension,
+            precision=precision,
+            length=length,
         )
         if as_json:
-            layers = [asdict(bound) for bound in bounds]
-            typer.echo(
-                json.dumps({"layers": layers, "size_condition": asdict(condition)}, indent=2)
-            )
+            rows = [asdict(bound) for bound in bounds]
+            typer.echo(json.dumps({"layers": rows, "size_condition": asdict(condition)}, indent=2))
         else:
             from analyses.tables import bounds_table
 
             console.print(bounds_table(bounds, hops))
+            if hybrid:
+                own = layers in (None, hybrid.n_layers)
+                depth = "" if own else f", at {layers} layers instead of {hybrid.n_layers}"
+                console.print(Text(f"{hybrid.title}{depth}. {hybrid.note}".rstrip(" .")))
             console.print(str(condition))
 
 
-def names(text: str) -> tuple[str, ...]:
-    """Comma-separated names."""
-    return tuple(part.strip() for part in text.split(","))
+def names(text: str, layers: int | None = None) -> tuple[str, ...]:
+    """Comma-separated layers, or those of a public hybrid, perhaps at another depth, by its name.
+
+    Raises:
+        ValueError: neither, or a depth for what has no rule for it.
+    """
+    from composition import PUBLIC_HYBRIDS, check_schedule, named_schedule
+
+    if text.strip() in PUBLIC_HYBRIDS:
+        return named_schedule(text.strip(), layers)
+    known = ", ".join(PUBLIC_HYBRIDS)
+    if layers is not None:
+        raise ValueError(f"--layers {layers} is for a public hybrid, {text!r} is none of {known}")
+    kinds = tuple(part.strip() for part in text.split(","))
+    try:
+        return check_schedule(kinds)
+    except ValueError as error:
+        if len(kinds) > 1:
+            raise
+        raise ValueError(f"{error}; or the name of a public hybrid: {known}") from None
 
 
 def integers(text: str) -> tuple[int, ...]:

@@ -218,7 +218,11 @@ def _bounds(config: ModelConfig) -> tuple[ProgressBound, ...]:
             for layer, kind in enumerate(config.schedule, start=1)
         )
     return predict_progress(
-        config.schedule, task.hops, linear_lookup=_linear_lookup_possible(config)
+        config.schedule,
+        task.hops,
+        linear_lookup=_linear_lookup_possible(config),
+        # From the start position, which the N_0 entries of z_1 stand right in front of.
+        window_reaches_table=config.window > task.domains[0],
     )
 
 

@@ -12,6 +12,7 @@ from architectures.config import ModelConfig
 from architectures.mixers import MIXERS, FullAttention, RecurrentLayer, ShortConvLayer
 from architectures.mixers.short_conv_layer import WIDTH
 from architectures.past import Past
+from composition import parts
 
 
 class Block(nn.Module):
@@ -27,7 +28,7 @@ class Block(nn.Module):
         self.hook_resid_pre, self.hook_resid_post = HookPoint(), HookPoint()
         self.hook_resid_mid, self.hook_attn_out = HookPoint(), HookPoint()
         self.ln1 = Norm(config)
-        for part in kind.split("+"):
+        for part in parts(kind):
             if part in ("full", "sliding"):
                 self.attn = FullAttention(
                     config.d_model,
@@ -38,7 +39,9 @@ class Block(nn.Module):
                     rotary=config.positions == "rotary",
                 )
             elif part == "short-conv":
-                self.linear_attn = ShortConvLayer(config.d_model, config.short_conv or WIDTH)
+                self.linear_attn: RecurrentLayer | ShortConvLayer = ShortConvLayer(
+                    config.d_model, config.short_conv or WIDTH
+                )
             else:
                 self.linear_attn = RecurrentLayer(MIXERS[part], config.mixer_sizes)
         self.mlp: MLP | None = None

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from composition import CompositionTask, check_schedule
+from composition import CompositionTask, check_schedule, parts
 from composition.task import PositiveInteger
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ class ModelConfig(BaseModel):
 
         buildable = ("full", "sliding", "short-conv", *MIXERS)
         for kind in check_schedule(schedule):
-            for part in kind.split("+"):
+            for part in parts(kind):
                 if part not in buildable:
                     raise ValueError(
                         f"the theory knows {part!r} layers but no mixer of that name is built; "

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 LayerState = dict[str, Tensor]
-"""What one layer keeps between two pieces, by name; positions are axis 1, or folded into a state."""
+"""What one layer keeps between two pieces, by name; positions are axis 1 or folded into a state."""
 
 
 @dataclass(frozen=True)

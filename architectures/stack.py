@@ -25,12 +25,12 @@ class HookedStack(HookedRootModule):
     """Full-attention and linear layers in the order of `config.schedule`, TransformerLens style.
 
     Called on tokens `[batch, position]` it returns logits `[batch, position, value]`; the
-    answer is read at the last position. A prompt may come in pieces (`return_state`). `run_with_hooks`, `run_with_cache` and
-    `transformer_lens.patching` work on it. Hook names: `hook_embed`,
-    `hook_pos_embed`, `blocks.{i}.hook_resid_pre|mid|post`, `blocks.{i}.hook_attn_out`
-    (the mixer's output, whatever its kind), `blocks.{i}.hook_mlp_out`, and inside a layer
-    those of `FullAttention` under `blocks.{i}.attn`, those of `RecurrentLayer` under
-    `blocks.{i}.linear_attn`.
+    answer is read at the last position. A prompt may come in pieces (`return_state`).
+    `run_with_hooks`, `run_with_cache` and `transformer_lens.patching` work on it. Hook names:
+    `hook_embed`, `hook_pos_embed`, `blocks.{i}.hook_resid_pre|mid|post`,
+    `blocks.{i}.hook_attn_out` (the mixer's output, whatever its kind), `blocks.{i}.hook_mlp_out`,
+    and inside a layer those of `FullAttention` under `blocks.{i}.attn`, those of
+    `RecurrentLayer` under `blocks.{i}.linear_attn`.
 
     Args:
         config: what to build.

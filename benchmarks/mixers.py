@@ -1,6 +1,6 @@
 """Speed and memory of the recurrences and of attention, as ratios.
 
-    python benchmarks/mixers.py [--rounds 15] [--only recurrences,attention,hooks,compile,memory]
+    python -m benchmarks.mixers [--rounds 15] [--only recurrences,attention,hooks,compile,memory]
 
 Everything that is compared runs in this process, turn by turn, forward and backward; a ratio is
 the median over rounds with its quartiles. Memory is the peak of a fresh process, less what it
@@ -20,7 +20,6 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from timing import interleaved, machine, milliseconds, ratio
 from torch import Tensor, nn
 from transformer_lens.hook_points import HookPoint
 
@@ -29,6 +28,7 @@ from architectures.mixers import MIXERS, FullAttention, MixerSizes
 from architectures.mixers.projections import from_heads, to_heads
 from architectures.past import Past
 from architectures.recurrence import RecurrenceInputs, chunkwise, stepwise
+from benchmarks.timing import interleaved, machine, milliseconds, ratio
 from composition import CompositionTask
 
 SIZES = [(16, 64, 4, 16, 16), (8, 256, 4, 32, 32), (4, 1024, 4, 32, 32)]
@@ -233,7 +233,13 @@ def memory(rounds: int) -> None:
     for kind in MIXERS:
         peaks = []
         for length in LENGTHS:
-            command = [sys.executable, __file__, "--peak", json.dumps([kind, length])]
+            command = [
+                sys.executable,
+                "-m",
+                "benchmarks.mixers",
+                "--peak",
+                json.dumps([kind, length]),
+            ]
             done = subprocess.run(command, capture_output=True, text=True, check=True)
             peaks.append(done.stdout.strip())
         print(f"| {kind} | " + " | ".join(peaks) + " |", flush=True)

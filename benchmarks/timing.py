@@ -1,4 +1,4 @@
-"""Fair timing: everything compared runs in one process, turn by turn, and ratios keep their spread."""
+"""Fair timing: what is compared runs in one process, turn by turn, and ratios keep their spread."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Train (full, X, full) on two hops for every kind of layer X and several seeds.
 
-    python benchmarks/train_variants.py --out DIR [--seeds 3] [--workers N]
+    python -m benchmarks.train_variants --out DIR [--seeds 3] [--workers N]
 
 Sizes and recipe are the default family's (m = 8, n_1 = 4; a linear layer has two heads of two
 keys, fewer than the eight entries of `z_1`). Killed and started again, it goes on. The table of
@@ -36,7 +36,7 @@ def families(seed: int) -> dict[str, Family]:
     """By directory: every kind by the default recipe, and some by their own."""
     default, longer = default_family(seed=seed), default_family(seed=seed, steps=OWN_STEPS)
     return {
-        "default": Family(arms=_arms(default, dict.fromkeys(KINDS, {})), recipe=default.recipe),
+        "default": Family(arms=_arms(default, {kind: {} for kind in KINDS}), recipe=default.recipe),
         "own": Family(arms=_arms(longer, OWN_OPTIONS), recipe=longer.recipe),
     }
 

@@ -209,7 +209,7 @@ def turned(x: torch.Tensor, position: int) -> torch.Tensor:
 
 
 def by_hand(kind: str, W: dict[str, torch.Tensor], x: torch.Tensor) -> torch.Tensor:
-    """The layer's equation for one prompt `[position, d_model]`, one head and position at a time."""
+    """The layer's equation for one prompt `[position, d_model]`, a head and position at a time."""
     result = torch.zeros(len(x), WIDTH, dtype=torch.float64)
     for h in range(HEADS):
         S = torch.zeros(KEY, VALUE, dtype=torch.float64)

@@ -33,7 +33,7 @@ def stack(kind: str) -> HookedStack:
     return HookedStack(config).eval()
 
 
-@pytest.fixture()
+@pytest.fixture
 def tokens(generator):
     return TASK.sample(3, generator).tokens
 

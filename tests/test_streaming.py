@@ -4,6 +4,8 @@ Key-value caches, windows, recurrent states, convolution tails and token shifts 
 a state of another model, batch or place is refused.
 """
 
+from itertools import pairwise
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -41,7 +43,7 @@ def stack(name: str) -> HookedStack:
 def in_pieces(model: HookedStack, tokens: torch.Tensor, cuts: list[int]) -> torch.Tensor:
     edges = [0, *sorted(set(cuts) - {0, TASK.length}), TASK.length]
     state, outputs = None, []
-    for begin, end in zip(edges, edges[1:], strict=False):
+    for begin, end in pairwise(edges):
         out, state = model(tokens[:, begin:end], state=state, return_state=True)
         assert state.position == end
         outputs.append(out)
@@ -113,7 +115,7 @@ def test_what_does_not_go_on_is_refused(generator):
         model(tokens[:, :9])
     with pytest.raises(ValueError, match=r"prompts are \[batch, 17\]"):
         model(torch.cat([tokens, tokens], dim=1), return_state=True)
-    with pytest.raises(ValueError, match="the state's key has shape .* does not go before"):
+    with pytest.raises(ValueError, match=r"the state's key has shape .* does not go before"):
         model(tokens[:1, 9:], state=state)
     other = HookedStack(ModelConfig(task=TASK, schedule=("full",) * 3, d_model=16))
     with pytest.raises(ValueError, match="a model with 2 layers, but this one has 3"):

@@ -7,13 +7,16 @@ M, N, R, Y made for all chunks at once; only the first map has to be done one ch
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from architectures.recurrence.decayed_products import channel_products, decay_matrix
+from architectures.recurrence.decayed_products import (
+    channel_products,
+    decay_matrix,
+    summing_dtype,
+)
 from architectures.recurrence.inputs import RecurrenceInputs
 from architectures.recurrence.normaliser import plain_recurrence
 from architectures.recurrence.stepwise import Output
@@ -110,10 +113,12 @@ class _Decay:
 
     def __init__(self, log_decay: Tensor | None) -> None:
         self.g, self.a_head = log_decay, False
+        self._L: Tensor | None = None
         if log_decay is not None and log_decay.dim() == 4:  # [batch, head, chunk, position]
             self.g, self.a_head = log_decay[..., None], True
         if self.g is not None:
-            self.g = self.g.clamp(min=FORGOTTEN)
+            # Sums of strong decays would take the digits of the weak ones between them.
+            self.g = self.g.clamp(min=FORGOTTEN).to(summing_dtype(self.g))
         self.c = None if self.g is None else self.g.cumsum(-2)
 
     def products(self, x: Tensor, y: Tensor) -> Tensor:
@@ -121,7 +126,7 @@ class _Decay:
         if self.c is None:
             return (x @ y.mT).tril()
         if self.a_head:
-            return (x @ y.mT) * self._L
+            return (x @ y.mT) * self._matrix(x.dtype)
         return channel_products(x, y, self.c, self.c)
 
     def products_with_earlier(self, x: Tensor, y: Tensor) -> Tensor:
@@ -130,35 +135,36 @@ class _Decay:
             return (x @ y.mT).tril(-1)
         before = self.c - self.g
         if self.a_head:
-            return (x @ y.mT) * decay_matrix(before[..., 0], self.c[..., 0], diagonal=-1)
+            return (x @ y.mT) * decay_matrix(before[..., 0], self.c[..., 0], x.dtype, diagonal=-1)
         return channel_products(x, y, before, self.c, diagonal=-1)
 
     def since_start(self, x: Tensor) -> Tensor:
         """X e^c."""
-        return x if self.c is None else x * self.c.exp()
+        return x if self.c is None else x * self.c.to(x.dtype).exp()
 
     def before_position(self, x: Tensor) -> Tensor:
         """X e^c with the c of the position before."""
-        return x if self.c is None or self.g is None else x * (self.c - self.g).exp()
+        return x if self.c is None or self.g is None else x * (self.c - self.g).to(x.dtype).exp()
 
     def to_end(self, x: Tensor) -> Tensor:
         """X e^{c_C - c}."""
-        return x if self.c is None else x * (self.c[..., -1:, :] - self.c).exp()
+        return x if self.c is None else x * (self.c[..., -1:, :] - self.c).to(x.dtype).exp()
 
     def whole(self, k: Tensor) -> Tensor:
         """e^{c_C} as a column `[key or 1, 1]`."""
         if self.c is None:
             return k.new_ones(*k.shape[:-2], 1, 1)
-        return self.c[..., -1:, :].mT.exp()
+        return self.c[..., -1:, :].mT.to(k.dtype).exp()
 
     def whole_matrix(self, k: Tensor) -> Tensor:
         """diag(e^{c_C})."""
         return self.whole(k) * torch.eye(k.shape[-1], dtype=k.dtype, device=k.device)
 
-    @cached_property
-    def _L(self) -> Tensor:
+    def _matrix(self, dtype: torch.dtype) -> Tensor:
         assert self.c is not None
-        return decay_matrix(self.c[..., 0], self.c[..., 0])
+        if self._L is None:
+            self._L = decay_matrix(self.c[..., 0], self.c[..., 0], dtype)
+        return self._L
 
 
 def _chunk_size(length: int, chunk: int) -> int:
@@ -170,7 +176,7 @@ def _chunk_size(length: int, chunk: int) -> int:
 
 def _split(x: Tensor, size: int) -> Tensor:
     """`[batch, position, head, …]` to `[batch, head, chunk, position, …]`, padded with zeros."""
-    x = x.transpose(1, 2)
+    x = x.transpose(1, 2).contiguous()  # read by several products, each of which would copy it
     missing = -x.shape[2] % size
     if missing:
         x = F.pad(x, (0, 0) * (x.dim() - 3) + (0, missing))

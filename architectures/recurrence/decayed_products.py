@@ -10,18 +10,46 @@ again and again: with r the c at the end of the first half, a pair across the mi
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 
+def summing_dtype(x: Tensor) -> torch.dtype:
+    """What log-decays are summed up in: float64, where the device has it."""
+    return torch.float32 if x.device.type == "mps" else torch.float64
+
+
 def decay_matrix(
-    rows: Float[Tensor, "*chunk position"], c: Float[Tensor, "*chunk position"], diagonal: int = 0
+    rows: Float[Tensor, "*chunk position"],
+    c: Float[Tensor, "*chunk position"],
+    dtype: torch.dtype,
+    diagonal: int = 0,
 ) -> Float[Tensor, "*chunk row column"]:
     """L: e^{rows_i - c_j} for columns up to the `diagonal` (0, or -1 to leave j = i out)."""
-    # Masked before exp: the upper half can overflow, and inf · 0 has gradient NaN.
-    return _masked(rows[..., :, None] - c[..., None, :], diagonal).exp()
+    return _DecayMatrix.apply(rows, c, dtype, diagonal)
+
+
+class _DecayMatrix(torch.autograd.Function):
+    """`decay_matrix` with its gradient written out: L is large, and autograd would pass over it
+    once for every step of its making.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, c: Tensor, dtype: torch.dtype, diagonal: int) -> Tensor:
+        # Masked before exp: the upper half can overflow, and inf · 0 has gradient NaN.
+        L = _masked((rows[..., :, None] - c[..., None, :]).to(dtype), diagonal).exp_()
+        ctx.save_for_backward(L)
+        ctx.dtype = c.dtype
+        return L
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None, None]:
+        (L,) = ctx.saved_tensors
+        moved = gradient * L
+        return moved.sum(-1).to(ctx.dtype), -moved.sum(-2).to(ctx.dtype), None, None
 
 
 def channel_products(
@@ -44,14 +72,15 @@ def channel_products(
     while leaf % 2 == 0:
         leaf //= 2
     x_, y_, rows_, c_ = (tensor.unflatten(-2, (-1, leaf)) for tensor in (x, y, rows, c))
-    between = _masked((rows_[..., :, None, :] - c_[..., None, :, :]).movedim(-1, -3), diagonal)
+    between = (rows_[..., :, None, :] - c_[..., None, :, :]).movedim(-1, -3).to(x.dtype)
+    between = _masked(between, diagonal)
     blocks = torch.einsum("...ik,...jk,...kij->...ij", x_, y_, between.exp())
     while leaf < size:
         # [..., pair, half, position, key]
         x_, y_, rows_, c_ = (tensor.unflatten(-2, (-1, 2, leaf)) for tensor in (x, y, rows, c))
         middle = c_[..., 0, -1:, :]
-        later = x_[..., 1, :, :] * (rows_[..., 1, :, :] - middle).exp()
-        earlier = y_[..., 0, :, :] * (middle - c_[..., 0, :, :]).exp()
+        later = x_[..., 1, :, :] * (rows_[..., 1, :, :] - middle).to(x.dtype).exp()
+        earlier = y_[..., 0, :, :] * (middle - c_[..., 0, :, :]).to(x.dtype).exp()
         across = later @ earlier.mT
         first, second = blocks.unflatten(-3, (-1, 2)).unbind(-3)
         upper = torch.cat([first, torch.zeros_like(first)], dim=-1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float
@@ -61,7 +61,8 @@ class RecurrenceInputs:
 
     def map(self, function: Callable[[Tensor], Tensor]) -> RecurrenceInputs:
         """The same with `function` applied to every tensor."""
-        return replace(self, **{name: function(value) for name, value in self.tensors.items()})
+        changed: dict[str, Any] = {name: function(value) for name, value in self.tensors.items()}
+        return replace(self, **changed)
 
     def positions(self, begin: int, end: int) -> RecurrenceInputs:
         """The part from position `begin` up to, without, `end`."""
