@@ -264,10 +264,35 @@ def test_an_embedding_that_is_not_finite_is_named(generator):
 
 
 def test_a_compiled_model_gives_the_same_numbers_and_sees_every_hook(generator):
-    """The backend that traces and does not translate: the rest is torch's own matter."""
-    config = CONFIG.model_copy(update={"schedule": ("full", "gated-deltanet", "full")})
+    """With the backend that traces and does not translate. (Not for kinds with elu or softplus:
+    torch 2.14 expects other strides of their backward than it makes; inductor is not concerned.)
+    """
+    compiled = compare_compiled(("full", "deltanet", "full"), generator, "aot_eager")
+    tokens = TASK.sample(4, generator).tokens
+    logits = compiled(tokens)
+    with torch.no_grad():
+        _, cache = compiled.run_with_cache(tokens)
+        zeroed = compiled.run_with_hooks(
+            tokens, fwd_hooks=[("blocks.1.linear_attn.hook_v", lambda v, hook: 0 * v)]
+        )
+    assert cache["blocks.0.attn.hook_pattern"].shape[-1] == TASK.length
+    assert (zeroed - logits).abs().max() > 1e-3
+    calls = []
+    compiled.blocks[2].register_forward_hook(lambda *_: calls.append(1))
+    compiled(tokens)
+    assert calls == [1]
+
+
+@pytest.mark.slow
+def test_a_model_compiled_for_this_machine_gives_the_same_numbers(generator):
+    compare_compiled(("full", "kda"), generator, "inductor")
+
+
+def compare_compiled(schedule, generator, backend) -> HookedStack:
+    """Logits and gradients of a compiled stack equal those of the same stack as it is."""
+    config = CONFIG.model_copy(update={"schedule": schedule})
     plain, compiled = HookedStack(config), HookedStack(config)
-    compiled.compile(backend="aot_eager")
+    compiled.compile(backend=backend)
     tokens = TASK.sample(4, generator).tokens
     results = []
     for model in (plain, compiled):
@@ -275,18 +300,8 @@ def test_a_compiled_model_gives_the_same_numbers_and_sees_every_hook(generator):
         logits.square().mean().backward()
         results.append([logits, *(parameter.grad for parameter in model.parameters())])
     for got, expected in zip(*results, strict=True):
-        torch.testing.assert_close(got, expected, atol=1e-6, rtol=1e-5)
-    with torch.no_grad():
-        _, cache = compiled.run_with_cache(tokens)
-        zeroed = compiled.run_with_hooks(
-            tokens, fwd_hooks=[("blocks.1.linear_attn.hook_v", lambda v, hook: 0 * v)]
-        )
-    assert cache["blocks.0.attn.hook_pattern"].shape[-1] == TASK.length
-    assert (zeroed - results[1][0]).abs().max() > 1e-3
-    calls = []
-    compiled.blocks[2].register_forward_hook(lambda *_: calls.append(1))
-    compiled(tokens)
-    assert calls == [1]
+        torch.testing.assert_close(got, expected, atol=2e-6, rtol=1e-4)
+    return compiled
 
 
 def test_compilation_that_would_pass_over_hooks_is_refused(generator):
