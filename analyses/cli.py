@@ -80,6 +80,10 @@ def train(
     d_mlp: Annotated[int, typer.Option(help="Width of the MLPs; 0 for none.")] = 0,
     linear_heads: Annotated[int, typer.Option(help="Heads of a linear layer.")] = 2,
     d_key: Annotated[int, typer.Option(help="Keys in each head's state.")] = 2,
+    short_conv: Annotated[
+        int, typer.Option(help="Width of convolutions in linear layers; 0 for none.")
+    ] = 0,
+    window: Annotated[int, typer.Option(help="Positions that a sliding layer sees.")] = 16,
 ) -> None:
     """Train one stack and trace it; started again on the same directory, it goes on."""
     with one_line_errors():
@@ -100,6 +104,8 @@ def train(
             d_mlp=d_mlp,
             linear_heads=linear_heads,
             d_key=d_key,
+            short_conv=short_conv,
+            window=window,
         )
         torch.set_num_threads(1)  # what makes a resumed run the same bit for bit
         result = run_one(config, recipe=TrainingRecipe(steps=steps, seed=seed), directory=out)
