@@ -155,7 +155,8 @@ def main() -> None:
         )
     print("\n## Training (full, X, full) on two hops\n")
     own_kinds = ", ".join(
-        kind + (f" with {options}" if options else "") for kind, options in OWN_OPTIONS.items()
+        " ".join([kind, *(f"with {name} = {value}" for name, value in options.items())])
+        for kind, options in OWN_OPTIONS.items()
     )
     print(
         "m = 8, n_1 = 4, two heads of two keys; exact accuracy on 4,096 held-out prompts, and in "
