@@ -12,7 +12,7 @@ from architectures.config import ModelConfig
 from architectures.mixers import MIXERS, FullAttention, RecurrentLayer, ShortConvLayer
 from architectures.mixers.short_conv_layer import WIDTH
 from architectures.past import Past
-from composition import parts
+from composition import SOFTMAX_KINDS, parts
 
 
 class Block(nn.Module):
@@ -29,7 +29,7 @@ class Block(nn.Module):
         self.hook_resid_mid, self.hook_attn_out = HookPoint(), HookPoint()
         self.ln1 = Norm(config)
         for part in parts(kind):
-            if part in ("full", "sliding"):
+            if part in SOFTMAX_KINDS:
                 self.attn = FullAttention(
                     config.d_model,
                     config.n_heads,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from composition import CompositionTask, check_schedule, parts
+from composition import SOFTMAX_KINDS, CompositionTask, check_schedule, parts
 from composition.task import PositiveInteger
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class ModelConfig(BaseModel):
     def _every_kind_can_be_built(cls, schedule: tuple[str, ...]) -> tuple[str, ...]:
         from architectures.mixers import MIXERS  # needs torch; a config alone should not
 
-        buildable = ("full", "sliding", "short-conv", *MIXERS)
+        buildable = (*SOFTMAX_KINDS, "short-conv", *MIXERS)
         for kind in check_schedule(schedule):
             for part in parts(kind):
                 if part not in buildable:

@@ -12,6 +12,7 @@ from transformer_lens.hook_points import HookPoint
 from architectures.past import Past
 from architectures.recurrence import RecurrenceInputs, chunkwise
 from architectures.stack import HookedStack
+from composition import SOFTMAX_KINDS
 
 
 @torch.no_grad()
@@ -29,9 +30,8 @@ def effective_attention(
     Raises:
         ValueError: no such layer, or one that is no weighted sum of values.
     """
-    if not 0 <= layer < model.config.n_layers:
-        raise ValueError(f"layer {layer} is outside the stack's 0 … {model.config.n_layers - 1}")
-    if model.config.schedule[layer] in ("full", "sliding"):
+    model.check_layer(layer)
+    if model.config.schedule[layer] in SOFTMAX_KINDS:
         return _seen(model, tokens, f"blocks.{layer}.attn.hook_pattern")
     recurrent = model.recurrent_layer(layer)
     x = _seen(model, tokens, f"blocks.{layer}.ln1.hook_normalized")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 LayerState = dict[str, Tensor]
@@ -56,6 +57,16 @@ class Past:
         else:
             self.kept[name] = x[:, max(0, x.shape[1] - count) :]
         return x
+
+    def extend_with_zeros(self, name: str, x: Tensor, count: int) -> Tensor:
+        """`x` with exactly `count` positions in front, zeros before the prompt's beginning.
+
+        Raises:
+            ValueError: a state whose shape does not go with `x`.
+        """
+        extended = self.extend(name, x, count)
+        missing = count + x.shape[1] - extended.shape[1]
+        return F.pad(extended, (0, 0) * (x.dim() - 2) + (missing, 0))
 
     def recurrent_state(self) -> Tensor | None:
         """The recurrence's state after the piece before, `[batch, head, key, value]`."""

@@ -148,14 +148,18 @@ class HookedStack(HookedRootModule):
         Raises:
             ValueError: no such layer, or one that has no recurrent state.
         """
-        if not 0 <= layer < self.config.n_layers:
-            raise ValueError(f"layer {layer} is outside the stack's 0 … {self.config.n_layers - 1}")
+        self.check_layer(layer)
         mixer = getattr(self.blocks[layer], "linear_attn", None)
         if not isinstance(mixer, RecurrentLayer):
             raise ValueError(
                 f"layer {layer} is {self.config.schedule[layer]!r} and has no recurrent state"
             )
         return mixer
+
+    def check_layer(self, layer: int) -> None:
+        """Raise a ValueError unless the stack has this layer."""
+        if not 0 <= layer < self.config.n_layers:
+            raise ValueError(f"layer {layer} is outside the stack's 0 … {self.config.n_layers - 1}")
 
     def compile(self, **options: Any) -> None:
         """Have `torch.compile` make the layers' forward and backward pass, with its options.

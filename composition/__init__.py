@@ -5,6 +5,7 @@ from composition.task import CompositionTask, Entry
 from composition.theory import (
     FULL_KINDS,
     LINEAR_KINDS,
+    SOFTMAX_KINDS,
     WINDOWED_KINDS,
     ProgressBound,
     SizeCondition,
@@ -20,6 +21,7 @@ __all__ = [
     "FULL_KINDS",
     "LINEAR_KINDS",
     "PUBLIC_HYBRIDS",
+    "SOFTMAX_KINDS",
     "WINDOWED_KINDS",
     "CompositionTask",
     "Entry",

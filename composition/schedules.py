@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container
 from dataclasses import dataclass
 
-from composition.theory import FULL_KINDS, WINDOWED_KINDS, parts
+from composition.theory import SOFTMAX_KINDS, parts
 
 Rule = Callable[[int, int], tuple[str, ...]]
 """From a layer's position and the number of layers to the kinds it stands as, mostly one."""
@@ -77,7 +77,7 @@ class PublicHybrid:
 
 def attention_layers(schedule: tuple[str, ...]) -> int:
     """How many layers attend with a softmax, in full or in a window, alone or beside another."""
-    return sum(parts(kind)[0] in FULL_KINDS + WINDOWED_KINDS for kind in schedule)
+    return sum(parts(kind)[0] in SOFTMAX_KINDS for kind in schedule)
 
 
 def _every(period: int, place: int, linear: str, *, full: str = "full") -> Rule:

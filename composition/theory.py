@@ -37,6 +37,9 @@ WINDOWED_KINDS = ("sliding",)
 They are recurrences too, whose state is the inputs in the window, and restricted full layers.
 """
 
+SOFTMAX_KINDS = FULL_KINDS + WINDOWED_KINDS
+"""Layers that attend with a softmax, to everything or to a window."""
+
 
 @dataclass(frozen=True)
 class ProgressBound:
@@ -71,7 +74,6 @@ def check_schedule(schedule: Sequence[str]) -> tuple[str, ...]:
     """
     if not schedule:
         raise ValueError("the schedule is empty: give at least one layer, such as 'full'")
-    softmax = FULL_KINDS + WINDOWED_KINDS
     known = FULL_KINDS + LINEAR_KINDS + WINDOWED_KINDS
     for kind in schedule:
         side_by_side = parts(kind)
@@ -82,12 +84,12 @@ def check_schedule(schedule: Sequence[str]) -> tuple[str, ...]:
                 )
         if len(side_by_side) > 1 and not (
             len(side_by_side) == 2
-            and side_by_side[0] in softmax
+            and side_by_side[0] in SOFTMAX_KINDS
             and side_by_side[1] in LINEAR_KINDS
         ):
             raise ValueError(
-                f"parallel layer {kind!r} in the schedule: it needs one of {', '.join(softmax)}, "
-                "then one linear kind, such as 'full+mamba2'"
+                f"parallel layer {kind!r} in the schedule: it needs one of "
+                f"{', '.join(SOFTMAX_KINDS)}, then one linear kind, such as 'full+mamba2'"
             )
     return tuple(schedule)
 
@@ -141,7 +143,7 @@ def _prefix_bound(
     # so the softmax part alone is as good; and what a window is sure to do is carry.
     imitated = [parts(kind)[0] in FULL_KINDS for kind in prefix]
     # With a wider residual stream the parts of a parallel layer can stand one behind the other.
-    as_full = FULL_KINDS + WINDOWED_KINDS if window_reaches_table else FULL_KINDS
+    as_full = SOFTMAX_KINDS if window_reaches_table else FULL_KINDS
     imitating = [part in as_full for kind in prefix for part in parts(kind)]
     lower, _, why_lower = _plain_bound(imitated, linear_lookup)
     _, upper, why_upper = _plain_bound(imitating, linear_lookup)

@@ -6,6 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from architectures.recurrence import float32_at_least
+
 SHORTEST_STEP, LONGEST_STEP = 1e-3, 1e-1
 """Range of the initial time steps, as in Mamba-2 (arXiv 2405.21060)."""
 
@@ -15,8 +17,8 @@ FASTEST_RATE = 16.0
 
 def time_step(a: Tensor, b_dt: Tensor) -> Tensor:
     """`softplus(a + b_dt)` in float32 at least: a decay in bfloat16 loses what it is made for."""
-    dtype = torch.promote_types(a.dtype, torch.float32)
-    return F.softplus(a.to(dtype) + b_dt.to(dtype))
+    a = float32_at_least(a)
+    return F.softplus(a + b_dt.to(a.dtype))
 
 
 def log_decay(step: Tensor, A_log: Tensor) -> Tensor:

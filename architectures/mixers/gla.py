@@ -10,7 +10,7 @@ from architectures.mixers.projections import to_heads
 from architectures.mixers.short_convolution import ShortConvolutions
 from architectures.mixers.sizes import MixerSizes
 from architectures.past import Past
-from architectures.recurrence import RecurrenceInputs
+from architectures.recurrence import RecurrenceInputs, float32_at_least
 
 RANK, TEMPERATURE = 16, 16.0
 """Rank of the decay's projection, and what its logarithm is divided by."""
@@ -43,8 +43,9 @@ class GatedLinearAttention(nn.Module):
         projected = (to_heads(x, W) for W in (self.W_Q, self.W_K, self.W_V))
         q, k, v = self.convolutions(*projected, past)
         gate = (x @ self.W_F_down @ self.W_F_up).unflatten(-1, self.b_F.shape) + self.b_F
-        gate = gate.to(torch.promote_types(x.dtype, torch.float32))
-        return RecurrenceInputs(q=q, k=k, v=v, log_decay=F.logsigmoid(gate) / TEMPERATURE)
+        return RecurrenceInputs(
+            q=q, k=k, v=v, log_decay=F.logsigmoid(float32_at_least(gate)) / TEMPERATURE
+        )
 
     def gate(self, x: Tensor, past: Past) -> Tensor:
         """silu(x W_G)."""

@@ -13,7 +13,7 @@ from architectures.mixers.projections import to_heads
 from architectures.mixers.short_convolution import ShortConvolutions
 from architectures.mixers.sizes import MixerSizes
 from architectures.past import Past
-from architectures.recurrence import RecurrenceInputs
+from architectures.recurrence import RecurrenceInputs, float32_at_least
 
 CAP = 15.0
 """Gates before their nonlinearity lie within ±CAP, so that e^i stays in float32's range."""
@@ -65,4 +65,4 @@ class MLSTM(nn.Module):
 
 
 def _capped(gate: Tensor) -> Tensor:
-    return CAP * torch.tanh(gate.to(torch.promote_types(gate.dtype, torch.float32)) / CAP)
+    return CAP * torch.tanh(float32_at_least(gate) / CAP)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from architectures.mixers.projections import to_heads
 from architectures.mixers.sizes import MixerSizes
 from architectures.past import Past
-from architectures.recurrence import RecurrenceInputs
+from architectures.recurrence import RecurrenceInputs, float32_at_least
 
 STRONGEST = -0.6065306597126334
 """log w = -e^(-1/2) · sigmoid(·): no channel loses more than 45 % a position."""
@@ -67,18 +67,17 @@ class RWKV7(nn.Module):
 
     def inputs(self, x: Tensor, past: Past) -> RecurrenceInputs:
         """r, k, v, log w in float32, and the removal key and rate; the output is not scaled."""
-        r, k, v, f, a, _ = self._shifted(x, past)
+        r, k, v, f, a = self._shifted(x, past, self.mix[:5])
         shape = self.b_F.shape
         k = to_heads(k, self.W_K)
         gate = (torch.tanh(f @ self.W_F_down) @ self.W_F_up).unflatten(-1, shape) + self.b_F
-        gate = gate.to(torch.promote_types(x.dtype, torch.float32))
         rate = (a @ self.W_A_down @ self.W_A_up).unflatten(-1, shape) + self.b_A
         rate = torch.sigmoid(rate)
         return RecurrenceInputs(
             q=to_heads(r, self.W_Q),
             k=k * (1 + (rate - 1) * self.rate_gain),
             v=to_heads(v, self.W_V),
-            log_decay=STRONGEST * torch.sigmoid(gate),
+            log_decay=STRONGEST * torch.sigmoid(float32_at_least(gate)),
             removal_key=F.normalize(k * self.removal_gain, dim=-1),
             removal_rate=rate,
             scale=1.0,
@@ -86,7 +85,8 @@ class RWKV7(nn.Module):
 
     def gate(self, x: Tensor, past: Past) -> Tensor:
         """sigmoid(x W_G_down) W_G_up of the shifted x."""
-        low = torch.sigmoid(self._shifted(x, past)[5] @ self.W_G_down)
+        (g,) = self._shifted(x, past, self.mix[5:])
+        low = torch.sigmoid(g @ self.W_G_down)
         return (low @ self.W_G_up).unflatten(-1, self.scale_out.shape)
 
     def read_out(self, out: Tensor, inputs: RecurrenceInputs, gate: Tensor) -> Tensor:
@@ -97,9 +97,7 @@ class RWKV7(nn.Module):
         bonus = (inputs.q * inputs.k * self.bonus).sum(-1, keepdim=True) * inputs.v
         return (normed + bonus) * gate
 
-    def _shifted(self, x: Tensor, past: Past) -> tuple[Tensor, ...]:
-        """x moved towards the position before it, by its own share for each of the six."""
-        length = x.shape[1]
-        with_earlier = past.extend("token_shift", x, 1)
-        before = F.pad(with_earlier, (0, 0, 1 + length - with_earlier.shape[1], 0))[:, :-1]
-        return tuple(x + (before - x) * share for share in self.mix)
+    def _shifted(self, x: Tensor, past: Past, shares: Tensor) -> tuple[Tensor, ...]:
+        """x moved towards the position before it, once for each of the shares `[_, d_model]`."""
+        before = past.extend_with_zeros("token_shift", x, 1)[:, :-1]
+        return tuple(x + (before - x) * share for share in shares)

@@ -21,9 +21,7 @@ def causal_convolution(
 
     The positions before this piece are kept in `past` as `name`.
     """
-    width, length = weight.shape[0], x.shape[1]
-    x = past.extend(name, x, width - 1)
-    x = F.pad(x, (0, 0, width - 1 + length - x.shape[1], 0))
+    x = past.extend_with_zeros(name, x, weight.shape[0] - 1)
     return F.conv1d(x.mT, weight.mT[:, None], groups=x.shape[-1]).mT
 
 

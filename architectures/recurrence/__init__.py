@@ -4,7 +4,7 @@ S_t = e^{g_t} S_{t-1} + (delta rule or removal) + k_t v_tᵀ,  o_t = S_tᵀ q_t
 """
 
 from architectures.recurrence.chunkwise import chunkwise
-from architectures.recurrence.inputs import RecurrenceInputs
+from architectures.recurrence.inputs import RecurrenceInputs, float32_at_least
 from architectures.recurrence.stepwise import stepwise
 
-__all__ = ["RecurrenceInputs", "chunkwise", "stepwise"]
+__all__ = ["RecurrenceInputs", "chunkwise", "float32_at_least", "stepwise"]

@@ -13,6 +13,11 @@ from torch import Tensor
 Normaliser = Literal["none", "sum", "floor"]
 
 
+def float32_at_least(x: Tensor) -> Tensor:
+    """`x` in float32, or as it is where it is wider: what states and decays are kept in."""
+    return x.to(torch.promote_types(x.dtype, torch.float32))
+
+
 @dataclass(frozen=True)
 class RecurrenceInputs:
     """All that the recurrence reads. With state S, log-decay g and `scale`:
