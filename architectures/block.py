@@ -68,6 +68,15 @@ class Block(nn.Module):
             residual = residual + self.hook_mlp_out(self.mlp(self.ln2(residual)))
         return self.hook_resid_post(residual)
 
+    def absorb(self, residual: Float[Tensor, "batch position d_model"], past: Past) -> None:
+        """Keep in `past` what later positions need of these, and compute nothing else.
+
+        In a stack's last layer this is all that positions before the answer are good for.
+        """
+        x = self.ln1(self.hook_resid_pre(residual))
+        for mixer in self.mixers:
+            mixer.absorb(x, past)
+
 
 class MLP(nn.Module):
     """`gelu(x W_in + b_in) W_out + b_out`, with TransformerLens' names."""

@@ -66,19 +66,26 @@ class FullAttention(nn.Module):
             ValueError: a key-value cache of another shape.
         """
         q = self.hook_q(to_heads(x, self.W_Q))
-        k = self.hook_k(to_heads(x, self.W_K))
-        v = self.hook_v(to_heads(x, self.W_V))
         if self.rotary:
             q = self.hook_rot_q(rotate(q, past.position))
-            k = self.hook_rot_k(rotate(k, past.position))
-        seen = None if self.window is None else self.window - 1
-        k, v = past.extend("key", k, seen), past.extend("value", v, seen)
+        k, v = self.absorb(x, past)
         q, k, v = (heads.transpose(1, 2) for heads in (q, k, v))
         if is_watched(self.hook_attn_scores) or is_watched(self.hook_pattern):
             z = self._pattern(q, k) @ self._for_every_head(v)
         else:
             z = self._fused(q, k, v)
         return from_heads(self.hook_z(z.transpose(1, 2)), self.W_O)
+
+    def absorb(
+        self, x: Float[Tensor, "batch position d_model"], past: Past
+    ) -> tuple[Tensor, Tensor]:
+        """Keys and values that later positions see, those of earlier pieces in front."""
+        k = self.hook_k(to_heads(x, self.W_K))
+        v = self.hook_v(to_heads(x, self.W_V))
+        if self.rotary:
+            k = self.hook_rot_k(rotate(k, past.position))
+        seen = None if self.window is None else self.window - 1
+        return past.extend("key", k, seen), past.extend("value", v, seen)
 
     def _fused(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         grouped = self.group > 1

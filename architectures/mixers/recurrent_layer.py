@@ -90,6 +90,11 @@ class RecurrentLayer(nn.Module):
         z = self.mixer.read_out(self.hook_recurrence_out(out), inputs, gate)
         return from_heads(self.hook_z(z), self.W_O)
 
+    def absorb(self, x: Float[Tensor, "batch position d_model"], past: Past) -> None:
+        """Keep what later positions need of these, without making these positions' output."""
+        _, past.kept["state"] = self._recur(self.recurrence_inputs(x, past), past)
+        self.mixer.gate(x, past)  # a gate, too, may look back at them
+
     def recurrence_inputs(self, x: Tensor, past: Past) -> RecurrenceInputs:
         """What the recurrence reads when the layer reads `x`, after all hooks."""
         made = self.mixer.inputs(x, past)

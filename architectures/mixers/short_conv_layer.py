@@ -37,6 +37,11 @@ class ShortConvLayer(nn.Module):
         self, x: Float[Tensor, "batch position d_model"], past: Past
     ) -> Float[Tensor, "batch position d_model"]:
         """What the layer adds to the residual stream."""
+        return self.hook_z((x @ self.W_C) * self.absorb(x, past)) @ self.W_O
+
+    def absorb(
+        self, x: Float[Tensor, "batch position d_model"], past: Past
+    ) -> Float[Tensor, "batch position d_model"]:
+        """What the convolution makes of these positions; later ones find their tail in `past`."""
         v = self.hook_v((x @ self.W_B) * (x @ self.W_V))
-        mixed = causal_convolution(v, self.W_conv, past, "convolution")
-        return self.hook_z((x @ self.W_C) * mixed) @ self.W_O
+        return causal_convolution(v, self.W_conv, past, "convolution")

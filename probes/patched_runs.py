@@ -1,0 +1,348 @@
+"""Answers of patched models, as fast as causality allows.
+
+A patch at one layer and position changes nothing below and nothing to the left. On an unwatched
+`HookedStack` a cell therefore starts at its layer, computes only the positions from its own to
+the end, and of the last layer only what the answer needs; cells of different layers climb the
+stack in one batch. Any other model, or one with the caller's hooks on it, runs in full for every
+cell. Both ways give the same numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from itertools import groupby
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from transformer_lens.hook_points import HookPoint
+
+from architectures import HookedStack
+from architectures.block import Block
+from architectures.hooking import is_watched
+from architectures.past import LayerState, ModelState, Past
+from probes.running import (
+    Inputs,
+    added_hooks,
+    answer_logits,
+    chunks,
+    opened_states,
+    rows_of,
+    shape_of,
+)
+from probes.sites import Site, hook_name, is_pattern, replace_at, resolved, states_of
+
+MEMORY = 2**28
+"""Bytes that the activations of one batch of cells may take, by estimate."""
+
+SEEN_LATER = ("k", "v", "rot_k", "beta", "log_decay", "removal_key", "removal_rate", "log_input")
+"""What a mixer hands on to later positions: all else inside a layer stays at its own position."""
+
+SEEN_THERE = ("q", "rot_q", "attn_scores", "pattern", "z", "gate", "recurrence_out")
+OF_THE_STREAM = ("resid_pre", "resid_mid", "resid_post", "attn_out", "mlp_out", "state")
+
+
+@dataclass(frozen=True)
+class Patch:
+    """Another value at a site.
+
+    Attributes:
+        site: where.
+        value: `[prompt, …]`, exactly of the shape that `read` gives for the site.
+    """
+
+    site: Site
+    value: Tensor
+
+
+def run_patched(
+    model: nn.Module,
+    inputs: Inputs,
+    patches: Sequence[Patch],
+    *,
+    batch: int = 1024,
+    memory: int = MEMORY,
+) -> Iterator[tuple[int, slice, Float[Tensor, "batch value"]]]:
+    """The logits at the last position under every patch, one patch at a time.
+
+    Args:
+        batch: prompts a run, at most.
+        memory: bytes that one batch's activations may take, by estimate.
+
+    Yields:
+        Number of the patch, the prompts, and their logits; in no particular order, each patch
+        and prompt once.
+
+    Raises:
+        ValueError: a site that the model does not have, or a value of another shape.
+        RuntimeError: a patch whose hook did not fire.
+    """
+    if batch < 1:
+        raise ValueError(f"batch is {batch}, but at least one prompt must run at a time")
+    count, length = shape_of(inputs)
+    patches = [Patch(resolved(patch.site, length), patch.value) for patch in patches]
+    for patch in patches:
+        if len(patch.value) != count:
+            raise ValueError(
+                f"the value for {patch.site} has {len(patch.value)} rows, but there are {count} "
+                "prompts: give one row a prompt"
+            )
+    if can_resume(model) and isinstance(inputs, Tensor):
+        known = [index for index, patch in enumerate(patches) if _is_known(patch.site)]
+    else:
+        known = []
+    others = sorted(set(range(len(patches))) - set(known))
+    yield from _full_runs(model, inputs, patches, others, min(batch, 1024))
+    if known:
+        assert isinstance(model, HookedStack)
+        assert isinstance(inputs, Tensor)
+        yield from _resumed_runs(model, inputs, patches, known, batch, memory)
+
+
+def can_resume(model: nn.Module) -> bool:
+    """Whether runs may start in the middle: a stack of ours that nobody else watches."""
+    return isinstance(model, HookedStack) and not any(is_watched(m) for m in model.modules())
+
+
+# -- the whole model for every cell ----------------------------------------------------------
+
+
+@torch.no_grad()
+def _full_runs(
+    model: nn.Module, inputs: Inputs, patches: Sequence[Patch], which: list[int], batch: int
+) -> Iterator[tuple[int, slice, Tensor]]:
+    for index in which:
+        site = patches[index].site
+        for rows in chunks(shape_of(inputs)[0], batch):
+            patch = Patch(site, patches[index].value[rows])
+            with opened_states(model, states_of([site])):
+                writer = _Writer([(patch, slice(0, rows.stop - rows.start))])
+                with added_hooks(model, [(hook_name(model, site), writer)]):
+                    logits = answer_logits(model, rows_of(inputs, rows))
+            writer.check_fired()
+            yield index, rows, logits
+
+
+class _Writer:
+    """A hook that replaces what stands at sites, each in its own rows of the batch.
+
+    Attributes:
+        first: position of the first token of the piece that runs.
+    """
+
+    def __init__(self, cells: Sequence[tuple[Patch, slice]], first: int = 0) -> None:
+        self.cells = cells
+        self.first = first
+        self.fired = [False] * len(cells)
+
+    def __call__(self, value: Tensor, hook: HookPoint) -> Tensor:
+        value = value.clone()
+        for index, (patch, rows) in enumerate(self.cells):
+            site, new = _seen_from(patch.site, self.first), patch.value
+            if is_pattern(site):
+                new = new[..., -value.shape[-1] :]  # a window has let go of the first keys
+            elif site.component != "state" and not _in_piece(site, value.shape[1]):
+                continue
+            value[rows] = replace_at(value[rows], site, new)
+            self.fired[index] = True
+        return value
+
+    def check_fired(self) -> None:
+        for (patch, _), fired in zip(self.cells, self.fired, strict=True):
+            if not fired:
+                raise RuntimeError(f"the patch at {patch.site} never took place: no hook fired")
+
+
+def _seen_from(site: Site, first: int) -> Site:
+    """The site in a piece that begins at position `first`."""
+    if site.component == "state" or site.position is None or first == 0:
+        return site
+    if isinstance(site.position, tuple):
+        return replace(site, position=tuple(place - first for place in site.position))
+    return replace(site, position=site.position - first)
+
+
+def _in_piece(site: Site, length: int) -> bool:
+    return not isinstance(site.position, int) or 0 <= site.position < length
+
+
+# -- only what a patch can change ------------------------------------------------------------
+
+
+@torch.no_grad()
+def _resumed_runs(
+    model: HookedStack,
+    tokens: Tensor,
+    patches: Sequence[Patch],
+    which: list[int],
+    batch: int,
+    memory: int,
+) -> Iterator[tuple[int, slice, Tensor]]:
+    length = tokens.shape[1]
+    last = model.config.n_layers - 1
+    heard = [index for index in which if _reaches_the_answer(patches[index].site, length, last)]
+    unheard = sorted(set(which) - set(heard))
+    # Left to right, so that the state before each beginning follows from the one before it.
+    heard.sort(key=lambda index: (_begin(patches[index].site), _joins_at(patches[index].site)))
+    row_bytes = 4 * model.config.d_model * length
+    batch = max(1, min(batch, memory // (2 * row_bytes * (last + 2))))
+    cells = max(1, memory // (2 * WORKING_COPIES * row_bytes * batch))
+    for rows in chunks(len(tokens), batch):
+        streams, logits = _every_stream(model, tokens[rows])
+        yield from ((index, rows, logits) for index in unheard)
+        state: ModelState | None = None
+        for begin, group in groupby(heard, key=lambda index: _begin(patches[index].site)):
+            passed = state.position if state else 0
+            if begin > passed:
+                _, state = model(tokens[rows, passed:begin], state=state, return_state=True)
+            members = list(group)
+            for part in chunks(len(members), cells):
+                climbing = [
+                    Patch(patches[index].site, patches[index].value[rows])
+                    for index in members[part]
+                ]
+                answers = climb(model, streams, state, climbing)
+                for index, answer in zip(members[part], answers, strict=True):
+                    yield index, rows, answer
+
+
+WORKING_COPIES = 8
+"""Tensors of the size of a cell's residual stream that a block holds at a time, roughly."""
+
+
+def _every_stream(model: HookedStack, tokens: Tensor) -> tuple[list[Tensor], Tensor]:
+    """The residual stream before every layer and after the last, and the answer's logits."""
+    streams: list[Tensor] = []
+
+    def keep(value: Tensor, hook: HookPoint) -> None:
+        streams.append(value)
+
+    names = [f"blocks.{layer}.hook_resid_pre" for layer in range(model.config.n_layers)]
+    names.append(f"blocks.{model.config.n_layers - 1}.hook_resid_post")
+    with added_hooks(model, [(name, keep) for name in names]):
+        logits = model(tokens)[:, -1]
+    return streams, logits
+
+
+def climb(
+    model: HookedStack,
+    streams: Sequence[Float[Tensor, "batch position d_model"]],
+    state: ModelState | None,
+    patches: Sequence[Patch],
+) -> list[Float[Tensor, "batch value"]]:
+    """Answers' logits of several patches that begin at one position, in one batch.
+
+    Args:
+        streams: the unpatched residual stream before every layer and after the last.
+        state: the unpatched model's after the positions before the patches; None for none.
+        patches: ordered by the layer at which they change the stream.
+    """
+    begin = state.position if state else 0
+    prompts, length = streams[0].shape[:2]
+    residual = streams[0][:0, begin:]
+    joined = 0
+    for layer, block in enumerate(model.blocks):
+        assert isinstance(block, Block)
+        inside: list[tuple[Patch, slice]] = []
+        states: list[tuple[Patch, slice]] = []
+        newcomers = [residual]
+        while joined < len(patches) and _joins_at(patches[joined].site) == layer:
+            patch, rows = patches[joined], slice(joined * prompts, (joined + 1) * prompts)
+            newcomers.append(_entering(streams[layer][:, begin:], patch, begin))
+            if patch.site.component == "state":
+                states.append((patch, rows))
+            elif patch.site.component not in ("resid_pre", "resid_post"):
+                inside.append((patch, rows))
+            joined += 1
+        if not joined:
+            continue
+        residual = torch.cat(newcomers) if len(newcomers) > 1 else residual
+        past = Past(begin, _for_every_cell(state, layer, joined, states))
+        with _writing(model, inside, begin) as writers:
+            if layer + 1 == len(model.blocks) and length - begin > 1 and _single(inside):
+                block.absorb(residual[:, :-1], past)
+                for writer in writers:
+                    writer.first = length - 1
+                past = Past(length - 1, past.kept)
+                residual = residual[:, -1:]
+            residual = block(residual, past)
+    residual = residual[:, -1:]
+    if joined < len(patches):
+        after = [_entering(streams[-1][:, begin:], patch, begin) for patch in patches[joined:]]
+        residual = torch.cat([residual, *(each[:, -1:] for each in after)])
+    logits = (model.ln_final(residual) @ model.unembed)[:, -1]
+    return list(logits.split(prompts))
+
+
+@contextmanager
+def _writing(
+    model: HookedStack, cells: list[tuple[Patch, slice]], first: int
+) -> Iterator[list[_Writer]]:
+    by_name: dict[str, list[tuple[Patch, slice]]] = {}
+    for patch, rows in cells:
+        by_name.setdefault(hook_name(model, patch.site), []).append((patch, rows))
+    writers = {name: _Writer(those, first) for name, those in by_name.items()}
+    with added_hooks(model, list(writers.items())):
+        yield list(writers.values())
+    for writer in writers.values():
+        writer.check_fired()
+
+
+def _entering(stream: Tensor, patch: Patch, begin: int) -> Tensor:
+    """The stream with which a cell joins: patched already where the patch is in the stream."""
+    if patch.site.component not in ("resid_pre", "resid_post"):
+        return stream
+    return replace_at(stream, _seen_from(patch.site, begin), patch.value)
+
+
+def _for_every_cell(
+    state: ModelState | None, layer: int, cells: int, states: list[tuple[Patch, slice]]
+) -> LayerState:
+    """The layer's state once for every cell, with recurrent states patched."""
+    if state is None:
+        return {}
+    tiled = {
+        name: tensor.repeat(cells, *[1] * (tensor.dim() - 1))
+        for name, tensor in state.layers[layer].items()
+    }
+    for patch, rows in states:
+        tiled["state"][rows] = replace_at(tiled["state"][rows], patch.site, patch.value)
+    return tiled
+
+
+def _single(cells: list[tuple[Patch, slice]]) -> bool:
+    return all(isinstance(patch.site.position, int) for patch, _ in cells)
+
+
+def _is_known(site: Site) -> bool:
+    """Whether it is known what a patch there can change."""
+    last = site.component.rpartition("hook_")[2]
+    return site.component in OF_THE_STREAM or last in (*SEEN_LATER, *SEEN_THERE)
+
+
+def _begin(site: Site) -> int:
+    """The first position that has to be computed anew."""
+    if site.position is None:
+        return 0
+    first = min(site.position) if isinstance(site.position, tuple) else site.position
+    return first + (site.component == "state")  # a state is read by the positions after it
+
+
+def _joins_at(site: Site) -> int:
+    """The layer that has to be computed anew, first of all."""
+    return site.layer + (site.component == "resid_post")
+
+
+def _reaches_the_answer(site: Site, length: int, last_layer: int) -> bool:
+    """Whether causality lets a patch there change the last position's logits."""
+    if site.component == "state":
+        return _begin(site) < length
+    if site.layer < last_layer or site.position is None:
+        return True
+    places = site.position if isinstance(site.position, tuple) else (site.position,)
+    looks_back = (
+        site.component == "resid_pre" or site.component.rpartition("hook_")[2] in SEEN_LATER
+    )
+    return looks_back or length - 1 in places
