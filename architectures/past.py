@@ -31,11 +31,16 @@ class Past:
     Attributes:
         position: number of positions before this piece.
         kept: the layer's state after this piece, filled while the layer runs.
+        copies: how many times the piece has every prompt of the pieces before, one time after the
+            other: several continuations then share what came before without a copy of it.
     """
 
-    def __init__(self, position: int = 0, layer: LayerState | None = None) -> None:
+    def __init__(
+        self, position: int = 0, layer: LayerState | None = None, *, copies: int = 1
+    ) -> None:
         self.position = position
         self.kept: LayerState = {}
+        self.copies = copies
         self._layer = layer or {}
 
     def extend(self, name: str, x: Tensor, count: int | None = None) -> Tensor:
@@ -46,12 +51,14 @@ class Past:
         """
         earlier = self._layer.get(name)
         if earlier is not None:
-            if earlier.shape[:1] + earlier.shape[2:] != x.shape[:1] + x.shape[2:]:
+            rows = (self.copies * len(earlier),)
+            if rows + earlier.shape[2:] != x.shape[:1] + x.shape[2:]:
                 raise ValueError(
                     f"the state's {name} has shape {tuple(earlier.shape)}, which does not go "
                     f"before {tuple(x.shape)}; continue the prompts that the state came from"
                 )
-            x = torch.cat([earlier, x], dim=1)
+            shared = earlier.expand(self.copies, *earlier.shape)
+            x = torch.cat([shared, x.unflatten(0, (self.copies, -1))], dim=2).flatten(0, 1)
         if count is None:
             self.kept[name] = x
         else:
@@ -70,4 +77,7 @@ class Past:
 
     def recurrent_state(self) -> Tensor | None:
         """The recurrence's state after the piece before, `[batch, head, key, value]`."""
-        return self._layer.get("state")
+        state = self._layer.get("state")
+        if state is None or self.copies == 1:
+            return state
+        return state.repeat(self.copies, 1, 1, 1)

@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from itertools import groupby
 
 import torch
 from jaxtyping import Float
@@ -22,7 +21,7 @@ from transformer_lens.hook_points import HookPoint
 from architectures import HookedStack
 from architectures.block import Block
 from architectures.hooking import is_watched
-from architectures.past import LayerState, ModelState, Past
+from architectures.past import ModelState, Past
 from probes.running import (
     Inputs,
     added_hooks,
@@ -176,40 +175,65 @@ def _resumed_runs(
     model: HookedStack,
     tokens: Tensor,
     patches: Sequence[Patch],
-    which: list[int],
+    resumable: list[int],
     batch: int,
     memory: int,
 ) -> Iterator[tuple[int, slice, Tensor]]:
     length = tokens.shape[1]
     last = model.config.n_layers - 1
-    heard = [index for index in which if _reaches_the_answer(patches[index].site, length, last)]
-    unheard = sorted(set(which) - set(heard))
+    heard = [index for index in resumable if _reaches_the_answer(patches[index].site, length, last)]
+    unheard = sorted(set(resumable) - set(heard))
     # Left to right, so that the state before each beginning follows from the one before it.
-    heard.sort(key=lambda index: (_begin(patches[index].site), _joins_at(patches[index].site)))
     row_bytes = 4 * model.config.d_model * length
     batch = max(1, min(batch, memory // (2 * row_bytes * (last + 2))))
     cells = max(1, memory // (2 * WORKING_COPIES * row_bytes * batch))
+    groups = _groups([patches[index].site for index in heard], length, cells, batch)
     for rows in chunks(len(tokens), batch):
         streams, logits = _every_stream(model, tokens[rows])
         yield from ((index, rows, logits) for index in unheard)
         state: ModelState | None = None
-        for begin, group in groupby(heard, key=lambda index: _begin(patches[index].site)):
+        for begin, members in groups:
             passed = state.position if state else 0
             if begin > passed:
                 _, state = model(tokens[rows, passed:begin], state=state, return_state=True)
-            members = list(group)
-            for part in chunks(len(members), cells):
-                climbing = [
-                    Patch(patches[index].site, patches[index].value[rows])
-                    for index in members[part]
-                ]
-                answers = climb(model, streams, state, climbing)
-                for index, answer in zip(members[part], answers, strict=True):
-                    yield index, rows, answer
+            which = [heard[member] for member in members]
+            climbing = [Patch(patches[index].site, patches[index].value[rows]) for index in which]
+            answers = climb(model, streams, state, climbing)
+            yield from zip(which, [rows] * len(which), answers, strict=True)
+
+
+def _groups(
+    sites: Sequence[Site], length: int, most: int, batch: int
+) -> list[tuple[int, list[int]]]:
+    """Which cells climb together, and from which position on.
+
+    Left to right, so that the state before each group follows from the one before it. Where
+    few prompts make small batches, cells that begin a little later start with the others: they
+    compute up to an eighth of their positions in vain, which costs less than a climb of their own.
+    """
+    order = sorted(range(len(sites)), key=lambda index: _begin(sites[index]))
+    groups: list[tuple[int, list[int]]] = []
+    for index in order:
+        begin = _begin(sites[index])
+        if groups:
+            first, members = groups[-1]
+            exact = any(sites[each].component == "state" for each in (index, members[-1]))
+            slack = 0 if exact or len(members) * batch >= ENOUGH_ROWS else (length - first) // 8
+            if begin <= first + slack and len(members) < most:
+                members.append(index)
+                continue
+        groups.append((begin, [index]))
+    return [
+        (begin, sorted(members, key=lambda index: _joins_at(sites[index])))
+        for begin, members in groups
+    ]
 
 
 WORKING_COPIES = 8
 """Tensors of the size of a cell's residual stream that a block holds at a time, roughly."""
+
+ENOUGH_ROWS = 256
+"""Rows of a batch beyond which more of them do not make a row cheaper."""
 
 
 def _every_stream(model: HookedStack, tokens: Tensor) -> tuple[list[Tensor], Tensor]:
@@ -259,7 +283,7 @@ def climb(
         if not joined:
             continue
         residual = torch.cat(newcomers) if len(newcomers) > 1 else residual
-        past = Past(begin, _for_every_cell(state, layer, joined, states))
+        past = _past_of_cells(state, layer, joined, states)
         with _writing(model, inside, begin) as writers:
             if layer + 1 == len(model.blocks) and length - begin > 1 and _single(inside):
                 block.absorb(residual[:, :-1], past)
@@ -297,19 +321,19 @@ def _entering(stream: Tensor, patch: Patch, begin: int) -> Tensor:
     return replace_at(stream, _seen_from(patch.site, begin), patch.value)
 
 
-def _for_every_cell(
-    state: ModelState | None, layer: int, cells: int, states: list[tuple[Patch, slice]]
-) -> LayerState:
-    """The layer's state once for every cell, with recurrent states patched."""
+def _past_of_cells(
+    state: ModelState | None, layer: int, cells: int, patched: list[tuple[Patch, slice]]
+) -> Past:
+    """What came before, the same for every cell but for the recurrent states that are patched."""
     if state is None:
-        return {}
-    tiled = {
-        name: tensor.repeat(cells, *[1] * (tensor.dim() - 1))
-        for name, tensor in state.layers[layer].items()
-    }
-    for patch, rows in states:
+        return Past()
+    before = state.layers[layer]
+    if not patched:
+        return Past(state.position, before, copies=cells)
+    tiled = {name: part.repeat(cells, *[1] * (part.dim() - 1)) for name, part in before.items()}
+    for patch, rows in patched:
         tiled["state"][rows] = replace_at(tiled["state"][rows], patch.site, patch.value)
-    return tiled
+    return Past(state.position, tiled)
 
 
 def _single(cells: list[tuple[Patch, slice]]) -> bool:

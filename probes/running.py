@@ -123,21 +123,14 @@ def opened_states(model: nn.Module, wanted: Mapping[int, set[int]]) -> Iterator[
         model.setup()
 
 
-def evaluating(model: nn.Module) -> bool:
-    """Whether nothing in the model draws at random, so that two runs can be compared."""
-    return not any(
-        module.training and isinstance(module, nn.Dropout) and module.p > 0
-        for module in model.modules()
-    )
-
-
-def requires_determinism(model: nn.Module) -> None:
+def require_determinism(model: nn.Module) -> None:
     """Raise a ValueError for a model whose dropout is on."""
-    if not evaluating(model):
-        raise ValueError(
-            f"{type(model).__name__} is in training mode and drops at random, so two runs of it "
-            "cannot be compared: call model.eval() first"
-        )
+    for module in model.modules():
+        if isinstance(module, nn.Dropout) and module.training and module.p > 0:
+            raise ValueError(
+                f"{type(model).__name__} is in training mode and drops at random, so two runs of "
+                "it cannot be compared: call model.eval() first"
+            )
 
 
 def detached(value: Tensor) -> Tensor:
