@@ -1,43 +1,36 @@
-"""The residual stream at chosen positions after every layer, from any hooked model."""
+"""Activations for probes: the residual stream at chosen positions, or any sites, chunk by chunk."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from jaxtyping import Float, Int
-from torch import Tensor
-from transformer_lens import HookedRootModule
-from transformer_lens.hook_points import HookPoint
+from torch import Tensor, nn
 
-HookFunction = Callable[..., Tensor | None]
-"""`function(value, hook=…)`; what it returns, if anything, takes the value's place."""
+from probes.running import Inputs, hook_point, rows_of
+from probes.sites import Site, n_layers, read
 
 
-def residual_hooks(model: HookedRootModule) -> list[str]:
-    """Names of the hooks that see the residual stream: before the first layer, after each.
+def residual_sites(model: nn.Module, position: int | None) -> list[Site]:
+    """The residual stream at a position: before the first layer, then after each.
 
     Raises:
         ValueError: the model has no `blocks.{i}.hook_resid_pre` and `…_post` hooks.
     """
-    layers = sorted(
-        int(match[1])
-        for name in model.hook_dict
-        if (match := re.fullmatch(r"blocks\.(\d+)\.hook_resid_post", name))
-    )
-    if not layers or "blocks.0.hook_resid_pre" not in model.hook_dict:
+    count = n_layers(model)
+    if not count or hook_point(model, "blocks.0.hook_resid_pre") is None:
         raise ValueError(
             f"{type(model).__name__} has no residual-stream hooks named as in TransformerLens: "
             "blocks.0.hook_resid_pre and blocks.{i}.hook_resid_post are needed"
         )
-    return ["blocks.0.hook_resid_pre", *(f"blocks.{layer}.hook_resid_post" for layer in layers)]
+    after = [Site("resid_post", layer, position) for layer in range(count)]
+    return [Site("resid_pre", 0, position), *after]
 
 
 @torch.no_grad()
 def residual_stream(
-    model: HookedRootModule,
+    model: nn.Module,
     tokens: Int[Tensor, "batch position"],
     positions: Mapping[str, int],
     *,
@@ -49,35 +42,21 @@ def residual_stream(
         positions: what to call each position, and where it is.
         batch: prompts a forward pass.
     """
-    hooks = residual_hooks(model)
-    parts: dict[str, list[Tensor]] = {name: [] for name in positions}
-    for begin in range(0, len(tokens), batch):
-        kept: dict[str, Tensor] = {}
-
-        def keep(value: Tensor, hook: HookPoint, kept: dict[str, Tensor] = kept) -> None:
-            kept[str(hook.name)] = value
-
-        with added_hooks(model, [(name, keep) for name in hooks]):
-            model(tokens[begin : begin + batch])
-        for name, position in positions.items():
-            parts[name].append(torch.stack([kept[hook][:, position] for hook in hooks]))
-    return {name: torch.cat(stacks, dim=1) for name, stacks in parts.items()}
+    sites = {name: residual_sites(model, position) for name, position in positions.items()}
+    flat = [site for those in sites.values() for site in those]
+    values = iter(read(model, tokens, flat, batch=batch))
+    return {name: torch.stack([next(values) for _ in those]) for name, those in sites.items()}
 
 
-@contextmanager
-def added_hooks(model: HookedRootModule, hooks: list[tuple[str, HookFunction]]) -> Iterator[None]:
-    """Forward hooks for the time of the block.
+def activation_reader(
+    model: nn.Module, inputs: Inputs, sites: Sequence[Site]
+) -> Callable[[slice], list[Float[Tensor, "batch features"]]]:
+    """What `probe_sites` reads: the sites' activations for a slice of the prompts, flattened.
 
-    Only these are taken away afterwards, whatever happens inside: the caller's own stay.
+    A recurrent state `[head, key, value]` becomes one feature vector like any other activation.
     """
-    handles = []
-    try:
-        for name, function in hooks:
-            point = model.hook_dict[name]
-            handle = point.add_hook(function)
-            handles.append((point, handle))
-        yield
-    finally:
-        for point, handle in handles:
-            handle.hook.remove()
-            point.fwd_hooks.remove(handle)
+
+    def reader(rows: slice) -> list[Tensor]:
+        return [value.flatten(1) for value in read(model, rows_of(inputs, rows), sites)]
+
+    return reader

@@ -7,17 +7,19 @@ into the base prompt makes the model answer what the *base's* functions make of 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float, Int
-from torch import Tensor
-from transformer_lens import HookedRootModule
-from transformer_lens.hook_points import HookPoint
+from torch import Tensor, nn
 
 from composition import CompositionTask
 from composition.sampling import Prompts, share_query
-from probes.activations import added_hooks, residual_hooks, residual_stream
+from probes.activations import residual_sites
+from probes.metrics import correctness
+from probes.patching import sweep_values
+from probes.sites import Site, read
 
 
 @dataclass(frozen=True)
@@ -98,9 +100,8 @@ class Interchange:
     pairs: int
 
 
-@torch.no_grad()
 def interchange(
-    model: HookedRootModule,
+    model: nn.Module,
     task: CompositionTask,
     pairs: InterchangePairs,
     *,
@@ -115,44 +116,35 @@ def interchange(
     Raises:
         ValueError: a model without residual-stream hooks.
     """
-    positions = task.traced_positions
-    hooks = residual_hooks(model)
-    donated = residual_stream(model, pairs.donor.tokens, positions, batch=batch)
     follows, unchanged = {}, {}
-    for name, position in positions.items():
-        shares = []
-        for layer, hook in enumerate(hooks):
-            answers = [
-                _patched_logits(
-                    model,
-                    pairs.base.tokens[begin : begin + batch],
-                    hook,
-                    position,
-                    donated[name][layer, begin : begin + batch],
-                )[:, task.answer_position].argmax(-1)
-                for begin in range(0, len(pairs), batch)
-            ]
-            agrees = torch.cat(answers)[:, None] == pairs.predictions
-            shares.append(agrees.double().mean(0))
-        table = torch.stack(shares)
-        follows[name], unchanged[name] = table[:, :-1], table[:, -1]
+    for name, position in task.traced_positions.items():
+        sites = residual_sites(model, position)
+        shares = interchange_at(model, pairs, sites, batch=batch)
+        follows[name], unchanged[name] = shares[:, :-1], shares[:, -1]
     return Interchange(follows, unchanged, len(pairs))
 
 
-def _patched_logits(
-    model: HookedRootModule, tokens: Tensor, hook_name: str, position: int, residual: Tensor
-) -> Float[Tensor, "batch position value"]:
-    """The model's logits when the residual at one site is another."""
+def interchange_at(
+    model: nn.Module,
+    pairs: InterchangePairs,
+    sites: Sequence[Site],
+    values: Sequence[Tensor] | None = None,
+    *,
+    batch: int = 1024,
+) -> Float[Tensor, "site hypothesis"]:
+    """How often each hypothesis predicts the answer, when a site has the donor's activation.
 
-    def patch(value: Tensor, hook: HookPoint) -> Tensor:
-        if residual.shape != value[:, position].shape:
-            raise ValueError(
-                f"a residual of shape {tuple(residual.shape)} cannot replace "
-                f"{tuple(value[:, position].shape)} at {hook.name}"
-            )
-        value = value.clone()
-        value[:, position] = residual
-        return value
+    Args:
+        sites: any: a residual, a head's output ("z" with a head), a recurrent state, several
+            positions at once.
+        values: for each site what is put there, `[pair, …]`, such as `exchanged` gives for a
+            subspace; all that the donor has there if None.
 
-    with added_hooks(model, [(hook_name, patch)]):
-        return model(tokens)
+    Returns:
+        Shares from 0 to 1 in the order of `pairs.predictions`.
+    """
+    given = read(model, pairs.donor.tokens, sites, batch=batch) if values is None else values
+    metric = correctness(pairs.base.answer)
+    swept = sweep_values(model, pairs.base.tokens, sites, given, metric, batch=batch)
+    agrees = swept.answers[:, :, None] == pairs.predictions
+    return agrees.double().mean(1)

@@ -9,9 +9,10 @@ cell. Both ways give the same numbers.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from jaxtyping import Float
@@ -23,6 +24,7 @@ from architectures.block import Block
 from architectures.hooking import is_watched
 from architectures.past import ModelState, Past
 from probes.running import (
+    HookFunction,
     Inputs,
     added_hooks,
     answer_logits,
@@ -100,6 +102,49 @@ def run_patched(
         yield from _resumed_runs(model, inputs, patches, known, batch, memory)
 
 
+def patched_once(
+    model: nn.Module, inputs: Inputs, site: Site, *, batch: int = 256
+) -> list[tuple[slice, Callable[[Patch], Float[Tensor, "batch value"]]]]:
+    """For chunks of the prompts, a function from a patch at the site to the answer's logits.
+
+    The functions are differentiable in the patch's value, and what comes before the site is
+    computed only once.
+    """
+    count, length = shape_of(inputs)
+    site = resolved(site, length)
+    resumable = can_resume(model) and isinstance(inputs, Tensor) and _is_known(site)
+    prepared: list[tuple[slice, Callable[[Patch], Tensor]]] = []
+    for rows in chunks(count, batch):
+        prompts = rows_of(inputs, rows)
+        if not resumable:
+            prepared.append((rows, partial(_answer_in_full, model, prompts)))
+            continue
+        assert isinstance(model, HookedStack)
+        assert isinstance(prompts, Tensor)
+        with torch.no_grad():
+            streams, _ = _every_stream(model, prompts)
+            begin = _begin(site)
+            state = model(prompts[:, :begin], return_state=True)[1] if begin else None
+        prepared.append((rows, partial(_answer_of_one, model, streams, state)))
+    return prepared
+
+
+def _answer_in_full(model: nn.Module, prompts: Inputs, patch: Patch) -> Tensor:
+    site = resolved(patch.site, shape_of(prompts)[1])
+    with (
+        opened_states(model, states_of([site])),
+        added_hooks(model, [(hook_name(model, site), replacing_hook(site, patch.value))]),
+    ):
+        return answer_logits(model, prompts)
+
+
+def _answer_of_one(
+    model: HookedStack, streams: Sequence[Tensor], state: ModelState | None, patch: Patch
+) -> Tensor:
+    site = resolved(patch.site, streams[0].shape[1])
+    return climb(model, streams, state, [Patch(site, patch.value)])[0]
+
+
 def can_resume(model: nn.Module) -> bool:
     """Whether runs may start in the middle: a stack of ours that nobody else watches."""
     return isinstance(model, HookedStack) and not any(is_watched(m) for m in model.modules())
@@ -122,6 +167,11 @@ def _full_runs(
                     logits = answer_logits(model, rows_of(inputs, rows))
             writer.check_fired()
             yield index, rows, logits
+
+
+def replacing_hook(site: Site, value: Tensor) -> HookFunction:
+    """A hook that puts `value` at the site, in every prompt of the batch."""
+    return _Writer([(Patch(site, value), slice(0, len(value)))])
 
 
 class _Writer:

@@ -170,14 +170,7 @@ def patch_sweep(
         RuntimeError: a patch that never took place.
         SweepInterrupted: at a keyboard interrupt, with what is done.
     """
-    if shape_of(clean) != shape_of(corrupted):
-        raise ValueError(
-            f"clean has {shape_of(clean)} prompts and positions, corrupted {shape_of(corrupted)}: "
-            "patching compares them row by row and position by position"
-        )
-    if direction not in ("denoise", "noise"):
-        raise ValueError(f"direction is {direction!r}; use 'denoise' or 'noise'")
-    base, donor = (corrupted, clean) if direction == "denoise" else (clean, corrupted)
+    base, donor = base_and_donor(clean, corrupted, direction)
     values = read(model, donor, sites, batch=batch)
     return sweep_values(
         model,
@@ -185,11 +178,27 @@ def patch_sweep(
         sites,
         values,
         metric,
-        donor=_of_the_plain_run(model, donor, metric, batch)[0],
+        donor=of_the_plain_run(model, donor, metric, batch)[0],
         batch=batch,
         memory=memory,
         resume=resume,
     )
+
+
+def base_and_donor(clean: Inputs, corrupted: Inputs, direction: Direction) -> tuple[Inputs, Inputs]:
+    """Which run is patched, and which one the activations come from.
+
+    Raises:
+        ValueError: prompts of different shapes, or an unknown direction.
+    """
+    if shape_of(clean) != shape_of(corrupted):
+        raise ValueError(
+            f"clean has {shape_of(clean)} prompts and positions, corrupted {shape_of(corrupted)}: "
+            "patching compares them row by row and position by position"
+        )
+    if direction not in ("denoise", "noise"):
+        raise ValueError(f"direction is {direction!r}; use 'denoise' or 'noise'")
+    return (corrupted, clean) if direction == "denoise" else (clean, corrupted)
 
 
 def ablation_sweep(
@@ -239,7 +248,7 @@ def sweep_values(
         others: as for `patch_sweep`.
     """
     require_determinism(model)
-    base, answers = _of_the_plain_run(model, inputs, metric, batch)
+    base, answers = of_the_plain_run(model, inputs, metric, batch)
     count = len(base)
     kept = PatchSweep(
         sites=tuple(sites),
@@ -288,7 +297,7 @@ def sweep_values(
 
 
 @torch.no_grad()
-def _of_the_plain_run(
+def of_the_plain_run(
     model: nn.Module, inputs: Inputs, metric: Metric, batch: int
 ) -> tuple[Tensor, Tensor]:
     """Metric and answer of every prompt, unpatched."""

@@ -92,7 +92,10 @@ def n_layers(model: nn.Module) -> int:
     """
     blocks = getattr(model, "blocks", None)
     if blocks is None:
-        raise ValueError(f"{type(model).__name__} has no blocks.{{i}} with hooks in them")
+        raise ValueError(
+            f"{type(model).__name__} has no layers with hooks named as in "
+            "TransformerLens, such as blocks.0.hook_resid_pre"
+        )
     return len(blocks)
 
 
