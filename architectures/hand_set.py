@@ -9,6 +9,7 @@ polylogarithmic in the prompt's length, as the theorems' constructions have to.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import Literal
@@ -37,6 +38,7 @@ def hand_set_model(
     construction: Construction,
     *,
     mixer: str = "deltanet",
+    layers: Sequence[int | None] | None = None,
 ) -> HookedStack:
     """A stack of L + 1 layers that answers every prompt of `task` exactly.
 
@@ -52,9 +54,13 @@ def hand_set_model(
             "linear-first": a linear layer carries `z_0` to the answer position, L full layers
             look up: "full" with a linear layer for the carrying.
         mixer: "deltanet" or "linear", the linear layer of the last two.
+        layers: which of the construction's layers stand where, None for a full layer that writes
+            nothing. `(0, None, 1, 2)` makes every hop after the first layer one layer later and
+            answers as exactly; `(0, 2, 1)` looks up z_2 before it has i_1; `(0, 1)` never looks
+            it up. A tool has to tell these from one another. All in order if None.
 
     Raises:
-        ValueError: an ablation of the task, an unknown construction or mixer.
+        ValueError: an ablation of the task, an unknown construction, mixer or layer.
     """
     if not task.query or task.order != "backward":
         raise ValueError(
@@ -75,10 +81,18 @@ def hand_set_model(
     if mixer not in ("deltanet", "linear"):
         raise ValueError(f"no hand-set weights for mixer {mixer!r}; use deltanet or linear")
 
+    schedule = schedules[construction]
+    chosen = range(len(schedule)) if layers is None else layers
+    for layer in chosen:
+        if layer is not None and not 0 <= layer < len(schedule):
+            raise ValueError(
+                f"layers asks for layer {layer}, but the construction has 0 … {len(schedule) - 1} "
+                "(None is a layer that writes nothing)"
+            )
     fields = _Fields.of(task)
     config = ModelConfig(
         task=task,
-        schedule=schedules[construction],
+        schedule=tuple("full" if layer is None else schedule[layer] for layer in chosen),
         d_model=fields.width,
         n_heads=1,
         d_head=fields.head_width,
@@ -92,28 +106,33 @@ def hand_set_model(
         if parameter.dim() > 1 or name.endswith("b_beta"):
             parameter.zero_()
     _set_embedding(model, fields)
-    layers = [block.mixers[0] for block in model.blocks if isinstance(block, Block)]
-    query, start = fields.roles["query"], fields.roles["start"]
-    first_lookup = 1 if construction in ("full", "linear-first") else 2
-    if construction == "full":
-        _set_attention(layers[0], fields, looks={query: start}, reads=fields.value, writes=0)
-    elif construction == "linear-first":
-        _set_carrier(layers[0], fields, reads=fields.value, writes=0)
-    else:
-        looks = {start: fields.roles["z1"], query: query}
-        _set_attention(
-            layers[0], fields, looks, reads=fields.value, writes=1, matches=[fields.value]
-        )
-        if construction == "early-linear":
-            _set_carrier(layers[1], fields, reads=fields.hop(1), writes=1)
-        else:
-            _set_attention(layers[1], fields, {query: start}, reads=fields.hop(1), writes=1)
-    for hop in range(first_lookup, task.hops + 1):
-        looks = {query: fields.roles[f"z{hop}"], start: start}
-        matches = [fields.hop(hop - 1)] + ([fields.query_part(hop - 1)] if hop > 1 else [])
-        _set_attention(layers[hop], fields, looks, fields.value, writes=hop, matches=matches)
+    for layer, block in zip(chosen, model.blocks, strict=True):
+        assert isinstance(block, Block)
+        if layer is not None:
+            _set_layer(block.mixers[0], fields, construction, layer)
     model.unembed[fields.hop(task.hops)] = 10.0 * _binary(task.n_values).T
     return model.eval()
+
+
+def _set_layer(mixer: nn.Module, fields: _Fields, construction: Construction, layer: int) -> None:
+    """The weights of one layer of a construction."""
+    query, start = fields.roles["query"], fields.roles["start"]
+    if layer == 0 and construction == "full":
+        _set_attention(mixer, fields, looks={query: start}, reads=fields.value, writes=0)
+    elif layer == 0 and construction == "linear-first":
+        _set_carrier(mixer, fields, reads=fields.value, writes=0)
+    elif layer == 0:
+        looks = {start: fields.roles["z1"], query: query}
+        _set_attention(mixer, fields, looks, reads=fields.value, writes=1, matches=[fields.value])
+    elif layer == 1 and construction == "early-linear":
+        _set_carrier(mixer, fields, reads=fields.hop(1), writes=1)
+    elif layer == 1 and construction == "full-twin":
+        _set_attention(mixer, fields, {query: start}, reads=fields.hop(1), writes=1)
+    else:
+        hop = layer
+        looks = {query: fields.roles[f"z{hop}"], start: start}
+        matches = [fields.hop(hop - 1)] + ([fields.query_part(hop - 1)] if hop > 1 else [])
+        _set_attention(mixer, fields, looks, fields.value, writes=hop, matches=matches)
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Int
@@ -138,13 +138,42 @@ def share_query(task: CompositionTask, prompts: Prompts, other: Prompts) -> Prom
     return Prompts(tokens, follow_chain(task, tokens), prompts.active)
 
 
+def redraw_unvisited(
+    task: CompositionTask, prompts: Prompts, generator: torch.Generator
+) -> Prompts:
+    """Prompts with the same chain, and every entry that it does not visit drawn anew."""
+    other = sample(task, len(prompts), generator).tokens
+    kept = torch.zeros_like(other, dtype=torch.bool)
+    for hop in range(task.hops + 1):
+        kept.scatter_(1, visited_position(task, prompts, hop)[:, None], True)
+    for name in ("query", "end"):
+        if name in task.positions:
+            kept[:, task.positions[name]] = True
+    return replace(prompts, tokens=torch.where(kept, prompts.tokens, other))
+
+
+def share_argument(task: CompositionTask, prompts: Prompts, other: Prompts, hop: int) -> Prompts:
+    """`prompts` changed in one entry, so that `i_{hop-1}` is that of `other`, row by row.
+
+    With the same query both then visit the same entry of `z_hop`.
+
+    Raises:
+        ValueError: hop outside `1 … L`.
+    """
+    if not 1 <= hop <= task.hops:
+        raise ValueError(f"z_{hop} is not one of the functions: use 1 … {task.hops}")
+    place = visited_position(task, prompts, hop - 1)
+    tokens = prompts.tokens.scatter(1, place[:, None], other.chain[:, hop - 1, None])
+    return Prompts(tokens, follow_chain(task, tokens), prompts.active)
+
+
 def follow_chain(
     task: CompositionTask, tokens: Int[Tensor, "batch position"]
 ) -> Int[Tensor, "batch hops_plus_one"]:
     """The chain `i_0 … i_L` that the tokens spell out."""
     chain = [tokens[:, task.start_position]]
     for hop in range(1, task.hops + 1):
-        chain.append(_apply(task, tokens, hop, chain[-1]))
+        chain.append(apply_function(task, tokens, hop, chain[-1]))
     return torch.stack(chain, dim=1)
 
 
@@ -169,7 +198,7 @@ def continue_chain(
             f"i_{hop} takes the values 0 … {task.ranges[hop] - 1}, but value holds others"
         )
     for following in range(hop + 1, task.hops + 1):
-        value = _apply(task, prompts.tokens, following, value)
+        value = apply_function(task, prompts.tokens, following, value)
     return value
 
 
@@ -180,8 +209,13 @@ def visited_position(task: CompositionTask, prompts: Prompts, hop: int) -> Int[T
     return _entry_position(task, prompts.tokens, hop, prompts.chain[:, hop - 1])
 
 
-def _apply(task: CompositionTask, tokens: Tensor, hop: int, value: Tensor) -> Tensor:
-    """`z_hop(w_{hop-1}, value)`."""
+def apply_function(
+    task: CompositionTask,
+    tokens: Int[Tensor, "batch position"],
+    hop: int,
+    value: Int[Tensor, " batch"],
+) -> Int[Tensor, " batch"]:
+    """`z_hop(w_{hop-1}, value)` with the functions and the query of the prompts."""
     return tokens.gather(1, _entry_position(task, tokens, hop, value)[:, None])[:, 0]
 
 

@@ -7,15 +7,15 @@ into the base prompt makes the model answer what the *base's* functions make of 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from composition import CompositionTask
-from composition.sampling import Prompts, share_query
+from composition.sampling import Prompts, share_argument, share_query
 from probes.activations import residual_sites
 from probes.metrics import correctness
 from probes.patching import sweep_values
@@ -41,6 +41,15 @@ class InterchangePairs:
     def __len__(self) -> int:
         return len(self.base)
 
+    def __getitem__(self, rows: slice | Tensor) -> InterchangePairs:
+        """The pairs at `rows` (a slice, a mask or indices)."""
+        return replace(
+            self,
+            base=self.base[rows],
+            donor=self.donor[rows],
+            predictions=self.predictions[rows],
+        )
+
 
 def interchange_pairs(
     task: CompositionTask, count: int, generator: torch.Generator
@@ -50,6 +59,53 @@ def interchange_pairs(
     Raises:
         ValueError: count below 1, or a task with too few values to tell its hypotheses apart.
     """
+
+    def draw() -> tuple[Prompts, Prompts, Tensor]:
+        base = task.sample(2048, generator)
+        donor = share_query(task, task.sample(2048, generator), base)
+        columns = [
+            task.continue_chain(base, hop, donor.chain[:, hop]) for hop in range(task.hops + 1)
+        ]
+        return base, donor, torch.stack([*columns, base.answer], dim=1)
+
+    return telling_pairs(draw, count)
+
+
+def entry_pairs(
+    task: CompositionTask, hop: int, count: int, generator: torch.Generator
+) -> InterchangePairs:
+    """Pairs whose chains visit the same entry of `z_hop`, for interchange at that entry.
+
+    Hypotheses are the donor's `i_hop … i_L`, then the base's own answer.
+
+    Raises:
+        ValueError: hop outside `1 … L`, or as for `interchange_pairs`.
+    """
+
+    def draw() -> tuple[Prompts, Prompts, Tensor]:
+        base = task.sample(2048, generator)
+        donor = share_query(task, task.sample(2048, generator), base)
+        donor = share_argument(task, donor, base, hop)
+        columns = [
+            task.continue_chain(base, known, donor.chain[:, known])
+            for known in range(hop, task.hops + 1)
+        ]
+        return base, donor, torch.stack([*columns, base.answer], dim=1)
+
+    return telling_pairs(draw, count)
+
+
+def telling_pairs(
+    draw: Callable[[], tuple[Prompts, Prompts, Tensor]], count: int
+) -> InterchangePairs:
+    """Draw until `count` pairs have different predictions from all hypotheses.
+
+    Args:
+        draw: bases, donors and predictions `[pair, hypothesis]` of some pairs.
+
+    Raises:
+        ValueError: count below 1, or hypotheses that next to no pair tells apart.
+    """
     if count < 1:
         raise ValueError(f"count is {count}, but at least one pair must be drawn")
     bases: list[Prompts] = []
@@ -57,12 +113,7 @@ def interchange_pairs(
     kept: list[Tensor] = []
     found = drawn = 0
     while found < count:
-        base = task.sample(2048, generator)
-        donor = share_query(task, task.sample(2048, generator), base)
-        columns = [
-            task.continue_chain(base, hop, donor.chain[:, hop]) for hop in range(task.hops + 1)
-        ]
-        predictions = torch.stack([*columns, base.answer], dim=1)
+        base, donor, predictions = draw()
         ordered = predictions.sort(1).values
         rows = (ordered[:, 1:] != ordered[:, :-1]).all(1).nonzero()[:, 0]
         bases.append(base[rows])
@@ -71,8 +122,8 @@ def interchange_pairs(
         found, drawn = found + len(rows), drawn + len(base)
         if found * 10_000 < drawn:
             raise ValueError(
-                f"only {found} of {drawn} pairs tell the {task.hops + 2} hypotheses apart: "
-                f"{task.ranges[-1]} answers are too few; use a larger start_domain or branching"
+                f"only {found} of {drawn} pairs tell the {predictions.shape[1]} hypotheses apart: "
+                "answers are too few; use a larger start_domain or branching"
             )
     return InterchangePairs(
         Prompts.concatenate(bases)[:count],
