@@ -2,14 +2,14 @@
 
 from probes.activations import residual_stream
 from probes.interchange import Interchange, InterchangePairs, interchange, interchange_pairs
-from probes.linear import RidgeProbe, fit_ridge
+from probes.linear import LinearProbe, fit_ridge
 from probes.progress import HopProbes, probe_hops
 
 __all__ = [
     "HopProbes",
     "Interchange",
     "InterchangePairs",
-    "RidgeProbe",
+    "LinearProbe",
     "fit_ridge",
     "interchange",
     "interchange_pairs",

@@ -42,7 +42,10 @@ def correctness(answer: Int[Tensor, " prompt"]) -> Metric:
     """1 where the answer has the highest logit, else 0."""
 
     def metric(logits: Tensor, rows: slice) -> Tensor:
-        return (logits.argmax(-1) == answer[rows]).to(logits.dtype)
+        right = answer[rows]
+        if right.shape != logits.shape[:1]:
+            raise ValueError(f"{len(answer)} answers are too few: give one answer a prompt")
+        return (logits.argmax(-1) == right).to(logits.dtype)
 
     return metric
 

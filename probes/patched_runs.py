@@ -22,6 +22,7 @@ from transformer_lens.hook_points import HookPoint
 from architectures import HookedStack
 from architectures.block import Block
 from architectures.hooking import is_watched
+from architectures.mixers import FullAttention
 from architectures.past import ModelState, Past
 from probes.running import (
     HookFunction,
@@ -33,7 +34,16 @@ from probes.running import (
     rows_of,
     shape_of,
 )
-from probes.sites import Site, hook_name, is_pattern, replace_at, resolved, states_of
+from probes.sites import (
+    Site,
+    check_shape,
+    hook_name,
+    is_pattern,
+    read,
+    replace_at,
+    resolved,
+    states_of,
+)
 
 MEMORY = 2**28
 """Bytes that the activations of one batch of cells may take, by estimate."""
@@ -90,8 +100,20 @@ def run_patched(
                 f"the value for {patch.site} has {len(patch.value)} rows, but there are {count} "
                 "prompts: give one row a prompt"
             )
-    if can_resume(model) and isinstance(inputs, Tensor):
-        known = [index for index, patch in enumerate(patches) if _is_known(patch.site)]
+    if isinstance(model, HookedStack) and can_resume(model) and isinstance(inputs, Tensor):
+        last = model.config.n_layers - 1
+        for patch in patches:
+            with opened_states(model, states_of([patch.site])):
+                hook_name(model, patch.site)
+        unheard = [p for p in patches if not _reaches_the_answer(p.site, length, last)]
+        there = read(model, inputs[:1], [patch.site for patch in unheard])
+        for patch, value in zip(unheard, there, strict=True):
+            check_shape(patch.site, patch.value, (count, *value.shape[1:]))
+        known = [
+            index
+            for index, patch in enumerate(patches)
+            if _is_known(patch.site) and not _passes_a_window(model, patch.site)
+        ]
     else:
         known = []
     others = sorted(set(range(len(patches))) - set(known))
@@ -394,6 +416,15 @@ def _is_known(site: Site) -> bool:
     """Whether it is known what a patch there can change."""
     last = site.component.rpartition("hook_")[2]
     return site.component in OF_THE_STREAM or last in (*SEEN_LATER, *SEEN_THERE)
+
+
+def _passes_a_window(model: HookedStack, site: Site) -> bool:
+    """Whether the patch may look at keys that a window has let go of."""
+    if not is_pattern(site) or site.position is None:
+        return False
+    attention = model.blocks[site.layer].attn
+    assert isinstance(attention, FullAttention)
+    return attention.window is not None
 
 
 def _begin(site: Site) -> int:

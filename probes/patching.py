@@ -101,8 +101,10 @@ class PatchSweep:
             for site, value in zip(self.sites, of.tolist(), strict=True)
             if component in (None, site.component)
         ]
+        known = sorted({site.component for site in self.sites})
+        if component is None and len(known) > 1:
+            raise ValueError(f"several components were swept, choose one of {', '.join(known)}")
         if not chosen:
-            known = sorted({site.component for site in self.sites})
             raise ValueError(f"no {component!r} among the swept components {', '.join(known)}")
         axes = [
             sorted({getattr(site, name) for site, _ in chosen}, key=_none_first)
@@ -259,7 +261,11 @@ def sweep_values(
         done=torch.zeros(len(sites), count, dtype=torch.bool),
     )
     if resume is not None:
-        if resume.sites != kept.sites or not torch.equal(resume.base, base):
+        if (
+            resume.sites != kept.sites
+            or not _same(resume.base, base)
+            or not _same(resume.donor, donor)
+        ):
             raise ValueError("resume is of other sites, prompts, metric or model: leave it out")
         kept = replace(resume, values=resume.values.clone(), answers=resume.answers.clone())
         kept = replace(kept, done=resume.done.clone())
@@ -271,7 +277,7 @@ def sweep_values(
                 f"{tuple(new.shape)} cannot replace {tuple(there.shape)} at {sites[index]}: a "
                 "patch has exactly the shape of what stands there, one row a prompt"
             )
-        same = (there == new).flatten(1).all(1)
+        same = (there == new).reshape(len(there), -1).all(1)
         kept.done[index] |= same.to(kept.done.device)
         if not kept.done[index].all():
             todo.append(index)
@@ -318,6 +324,12 @@ def _measured(metric: Metric, logits: Tensor, rows: slice) -> Tensor:
             "from metric(logits [batch, value], rows)"
         )
     return values
+
+
+def _same(left: Tensor | None, right: Tensor | None) -> bool:
+    if left is None or right is None:
+        return left is right
+    return torch.equal(left, right)
 
 
 def _share(change: Tensor, whole: Tensor) -> Tensor:

@@ -47,6 +47,8 @@ def shape_of(inputs: Inputs) -> tuple[int, int]:
 
 def chunks(count: int, size: int) -> Iterator[slice]:
     """`0 … count` in slices of at most `size`."""
+    if size < 1:
+        raise ValueError(f"batch is {size}, but at least one prompt must run at a time")
     for begin in range(0, count, size):
         yield slice(begin, min(begin + size, count))
 

@@ -171,14 +171,18 @@ def replace_at(value: Tensor, site: Site, new: Tensor) -> Tensor:
         ValueError: `new` has not exactly the shape of what stands there.
     """
     by_position, index = _index(value.clone(), site)
-    expected = by_position[index].shape
-    if new.shape != expected:
+    check_shape(site, new, by_position[index].shape)
+    by_position[index] = new.to(value.dtype)
+    return by_position.transpose(1, 2) if is_pattern(site) else by_position
+
+
+def check_shape(site: Site, new: Tensor, expected: Sequence[int]) -> None:
+    """Raise a ValueError unless the value has exactly the shape of what stands at the site."""
+    if tuple(new.shape) != tuple(expected):
         raise ValueError(
             f"{tuple(new.shape)} cannot replace {tuple(expected)} at {site}: a patch has exactly "
             "the shape of what stands there, one row a prompt"
         )
-    by_position[index] = new.to(value.dtype)
-    return by_position.transpose(1, 2) if is_pattern(site) else by_position
 
 
 def read(
