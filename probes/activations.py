@@ -57,6 +57,8 @@ def activation_reader(
     """
 
     def reader(rows: slice) -> list[Tensor]:
-        return [value.flatten(1) for value in read(model, rows_of(inputs, rows), sites)]
+        return [
+            value.reshape(len(value), -1) for value in read(model, rows_of(inputs, rows), sites)
+        ]
 
     return reader

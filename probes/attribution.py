@@ -58,7 +58,7 @@ def attribution(
         estimates.append(
             torch.stack(
                 [
-                    ((new - old) * gradient).flatten(1).sum(1)
+                    ((new - old) * gradient).reshape(len(new), -1).sum(1)
                     for (old, gradient), new in zip(there, given, strict=True)
                 ]
             )

@@ -258,7 +258,7 @@ def sweep_values(
         answers=answers.repeat(len(sites), 1),
         base=base,
         donor=donor,
-        done=torch.zeros(len(sites), count, dtype=torch.bool),
+        done=torch.zeros(len(sites), count, dtype=torch.bool, device=base.device),
     )
     if resume is not None:
         if (
