@@ -56,7 +56,7 @@ class PromptSplit:
         test: for the accuracies reported; nothing else depends on them.
 
     Raises:
-        ValueError: a part without prompts, without an end, with a step, or that overlaps another.
+        ValueError: a part without prompts or ends, with a step, or that overlaps another.
     """
 
     train: slice
@@ -176,8 +176,7 @@ def probe_sites(
         for target in real
         if target.keys is not None
     ]
-    classes = [target.classes for target in real]
-    classes = [*classes, *classes, *(classes[index] for index in controlled)]
+    classes = [target.classes for target in [*real, *real, *(real[i] for i in controlled)]]
     fitted_to = torch.stack([*labels, *mixed, *control])
     tested_on = torch.stack([*labels, *labels, *control])
 
@@ -239,11 +238,10 @@ def transfer(
     labels = torch.stack([target.labels.cpu() for target in targets.values()])
     sites, total = len(table.accuracy), split.test.stop - split.test.start
     accuracy = torch.full((sites, sites, len(targets)), float("nan"), dtype=torch.float64)
-    candidates = max(map(len, groups))
     # The probes of one site for all sites of its group, one site of every group at a time.
     everywhere = [
         [fitted.probes.everywhere(min(turn, len(fitted.sites) - 1)) for fitted in table.fitted]
-        for turn in range(candidates)
+        for turn in range(max(map(len, groups)))
     ]
     hits = count_hits(everywhere, Chunks(read, labels, split.test, groups, chunk))
     for group, of_group in zip(groups, hits, strict=True):
@@ -255,12 +253,12 @@ def transfer(
 def _check_targets(targets: Mapping[str, Target], split: PromptSplit) -> None:
     if not targets:
         raise ValueError("there are no targets: name at least one, such as {'i_1': Target(…)}")
-    lengths = {name: tuple(target.labels.shape) for name, target in targets.items()}
+    first = next(iter(targets.values())).labels.shape
     needed = max(split.train.stop, split.validation.stop, split.test.stop)
     count = split.train.stop - split.train.start
     for name, target in targets.items():
-        shape = lengths[name]
-        if len(shape) != 1 or shape != next(iter(lengths.values())) or shape[0] < needed:
+        shape = tuple(target.labels.shape)
+        if len(shape) != 1 or shape != first or shape[0] < needed:
             raise ValueError(
                 f"target {name!r} has labels of shape {shape}: one for each prompt is needed, the "
                 f"same number for all targets, at least {needed} for this split"
