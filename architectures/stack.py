@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 from transformer_lens import HookedRootModule
 from transformer_lens.hook_points import HookPoint
@@ -91,6 +91,10 @@ class HookedStack(HookedRootModule):
         pasts = pasts or [Past() for _ in self.blocks]
         for block, past in zip(self.blocks, pasts, strict=True):
             residual = block(residual, past)
+        return self.read_out(residual)
+
+    def read_out(self, residual: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch value"]:
+        """The logits of a residual stream after the last layer."""
         return self.ln_final(residual) @ self.unembed
 
     def _pasts(self, state: ModelState | None) -> tuple[int, list[Past]]:

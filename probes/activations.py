@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from probes.running import Inputs, hook_point, rows_of
@@ -28,10 +28,9 @@ def residual_sites(model: nn.Module, position: int | None) -> list[Site]:
     return [Site("resid_pre", 0, position), *after]
 
 
-@torch.no_grad()
 def residual_stream(
     model: nn.Module,
-    tokens: Int[Tensor, "batch position"],
+    inputs: Inputs,
     positions: Mapping[str, int],
     *,
     batch: int = 1024,
@@ -44,7 +43,7 @@ def residual_stream(
     """
     sites = {name: residual_sites(model, position) for name, position in positions.items()}
     flat = [site for those in sites.values() for site in those]
-    values = iter(read(model, tokens, flat, batch=batch))
+    values = iter(read(model, inputs, flat, batch=batch))
     return {name: torch.stack([next(values) for _ in those]) for name, those in sites.items()}
 
 

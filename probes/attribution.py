@@ -17,12 +17,12 @@ from transformer_lens.hook_points import HookPoint
 
 from probes.metrics import Metric
 from probes.patching import Direction, PatchSweep, base_and_donor
+from probes.rows import chunks
 from probes.running import (
     HookFunction,
     Inputs,
     added_hooks,
     answer_logits,
-    chunks,
     opened_states,
     rows_of,
     shape_of,

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from probes.linear import LinearProbes, RidgePath, RidgeStatistics
 from probes.logistic import fit_logistic
+from probes.rows import chunks
 
 ActivationReader = Callable[[slice], list[Tensor]]
 """Given which prompts, `[prompts, features]` for every site: one row a prompt."""
@@ -46,8 +47,7 @@ class Chunks:
     size: int
 
     def __iter__(self) -> Iterator[tuple[list[Tensor], Tensor]]:
-        for begin in range(self.prompts.start, self.prompts.stop, self.size):
-            part = slice(begin, min(begin + self.size, self.prompts.stop))
+        for part in chunks(self.prompts.stop, self.size, self.prompts.start):
             found = read_sites(self.read, part)
             if groups_of(found) != self.groups:
                 raise ValueError(
@@ -95,18 +95,14 @@ def ridge(
     train: Chunks, validation: Chunks, classes: Sequence[int], penalties: Sequence[float]
 ) -> list[tuple[LinearProbes, Tensor]]:
     """Ridge regression to one-hot labels (`RidgePath.ridge`)."""
-    paths = _paths(train, classes)
-    candidates = [[path.ridge(penalty) for path in paths] for penalty in penalties]
-    return _best(candidates, validation, penalties)
+    return _closed_form(RidgePath.ridge, train, validation, classes, penalties)
 
 
 def discriminant(
     train: Chunks, validation: Chunks, classes: Sequence[int], penalties: Sequence[float]
 ) -> list[tuple[LinearProbes, Tensor]]:
     """The linear discriminant (`RidgePath.discriminant`)."""
-    paths = _paths(train, classes)
-    candidates = [[path.discriminant(penalty) for path in paths] for penalty in penalties]
-    return _best(candidates, validation, penalties)
+    return _closed_form(RidgePath.discriminant, train, validation, classes, penalties)
 
 
 def logistic(
@@ -159,12 +155,21 @@ def _held(chunks: Chunks, group: int) -> Iterator[tuple[Tensor, Tensor]]:
         yield features, labels
 
 
-def _paths(train: Chunks, classes: Sequence[int]) -> list[RidgePath]:
+def _closed_form(
+    solve: Callable[[RidgePath, float], LinearProbes],
+    train: Chunks,
+    validation: Chunks,
+    classes: Sequence[int],
+    penalties: Sequence[float],
+) -> list[tuple[LinearProbes, Tensor]]:
+    """What is solved from the statistics of one passage over the training chunks."""
     statistics = [RidgeStatistics(classes) for _ in train.groups]
     for features, labels in train:
         for one, group in zip(statistics, features, strict=True):
             one.add(group, labels)
-    return [one.path() for one in statistics]
+    paths = [one.path() for one in statistics]
+    candidates = [[solve(path, penalty) for path in paths] for penalty in penalties]
+    return _best(candidates, validation, penalties)
 
 
 def _best(

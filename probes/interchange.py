@@ -61,12 +61,8 @@ def interchange_pairs(
     """
 
     def draw() -> tuple[Prompts, Prompts, Tensor]:
-        base = task.sample(2048, generator)
-        donor = share_query(task, task.sample(2048, generator), base)
-        columns = [
-            task.continue_chain(base, hop, donor.chain[:, hop]) for hop in range(task.hops + 1)
-        ]
-        return base, donor, torch.stack([*columns, base.answer], dim=1)
+        base, donor = same_query(task, generator)
+        return base, donor, _predictions(task, base, donor, 0)
 
     return telling_pairs(draw, count)
 
@@ -83,16 +79,27 @@ def entry_pairs(
     """
 
     def draw() -> tuple[Prompts, Prompts, Tensor]:
-        base = task.sample(2048, generator)
-        donor = share_query(task, task.sample(2048, generator), base)
+        base, donor = same_query(task, generator)
         donor = share_argument(task, donor, base, hop)
-        columns = [
-            task.continue_chain(base, known, donor.chain[:, known])
-            for known in range(hop, task.hops + 1)
-        ]
-        return base, donor, torch.stack([*columns, base.answer], dim=1)
+        return base, donor, _predictions(task, base, donor, hop)
 
     return telling_pairs(draw, count)
+
+
+def same_query(task: CompositionTask, generator: torch.Generator) -> tuple[Prompts, Prompts]:
+    """Some bases and donors, row by row with the same query."""
+    base = task.sample(2048, generator)
+    return base, share_query(task, task.sample(2048, generator), base)
+
+
+def _predictions(
+    task: CompositionTask, base: Prompts, donor: Prompts, first: int
+) -> Int[Tensor, "pair hypothesis"]:
+    """The base's functions continued from the donor's `i_first … i_L`, then its own answer."""
+    columns = [
+        task.continue_chain(base, hop, donor.chain[:, hop]) for hop in range(first, task.hops + 1)
+    ]
+    return torch.stack([*columns, base.answer], dim=1)
 
 
 def telling_pairs(

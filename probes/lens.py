@@ -18,9 +18,9 @@ from torch import Tensor, nn
 from architectures import HookedStack
 from composition import CompositionTask
 from composition.sampling import Prompts
-from probes.activations import residual_sites
-from probes.running import Inputs, answer_logits, chunks, rows_of, shape_of
-from probes.sites import read
+from probes.activations import residual_stream
+from probes.rows import chunks
+from probes.running import Inputs, answer_logits, rows_of, shape_of
 
 
 def unembedded(
@@ -31,26 +31,20 @@ def unembedded(
     Raises:
         ValueError: a model without `ln_final` and `unembed`.
     """
+    if isinstance(model, HookedStack):
+        return model.read_out(residual)
     norm, last = getattr(model, "ln_final", None), getattr(model, "unembed", None)
     if last is None:
         raise ValueError(f"{type(model).__name__} has no unembed to look through")
-    normed = residual if norm is None else norm(residual)
-    return normed @ last if isinstance(model, HookedStack) else last(normed)
+    return last(residual if norm is None else norm(residual))
 
 
+@torch.no_grad()
 def logit_lens(
     model: nn.Module, inputs: Inputs, positions: Sequence[int], *, batch: int = 1024
 ) -> Float[Tensor, "layer position prompt value"]:
     """Logits of the residual stream at each position, before the first layer and after each."""
-    return torch.stack(
-        [
-            torch.stack(
-                [_through_the_end(model, value) for value in _residuals(model, inputs, p, batch)]
-            )
-            for p in positions
-        ],
-        dim=1,
-    )
+    return unembedded(model, _residuals(model, inputs, positions, batch))
 
 
 @dataclass(frozen=True)
@@ -70,15 +64,13 @@ class TunedLens:
     position: int
     divergence: Float[Tensor, " layer"]
 
+    @torch.no_grad()
     def logits(
         self, model: nn.Module, inputs: Inputs, *, batch: int = 1024
     ) -> Float[Tensor, "layer prompt value"]:
         """What the lens reads after every layer."""
-        residuals = _residuals(model, inputs, self.position, batch)
-        return _through_the_end(model, self._moved(residuals))
-
-    def _moved(self, residuals: Tensor) -> Tensor:
-        return residuals + residuals @ self.weight + self.bias[:, None]
+        residuals = _residuals(model, inputs, [self.position], batch)[:, 0]
+        return unembedded(model, _moved(residuals, self.weight, self.bias))
 
 
 def fit_tuned_lens(
@@ -102,26 +94,25 @@ def fit_tuned_lens(
         steps, batch, learning_rate: of Adam; the rate falls to 0.
         seed: of the order in which prompts are seen.
     """
-    residuals = _residuals(model, inputs, position, batch)
+    residuals = _residuals(model, inputs, [position], batch)[:, 0]
     target = answers_in_chunks(model, inputs, batch).log_softmax(-1)
     layers, prompts, d_model = residuals.shape
     weight = torch.zeros(layers, d_model, d_model, requires_grad=True)
     bias = torch.zeros(layers, d_model, requires_grad=True)
-    lens = TunedLens(weight, bias, position, torch.zeros(layers))
     optimiser = torch.optim.Adam([weight, bias], lr=learning_rate)
     schedule = torch.optim.lr_scheduler.LinearLR(optimiser, 1.0, 0.0, steps)
     generator = torch.Generator().manual_seed(seed)
     for _ in range(steps):
         rows = torch.randint(prompts, (min(batch, prompts),), generator=generator)
         with torch.enable_grad():
-            loss = _divergence(model, lens, residuals[:, rows], target[rows]).sum()
+            moved = _moved(residuals[:, rows], weight, bias)
+            loss = _divergence(model, moved, target[rows]).sum()
             weight.grad, bias.grad = torch.autograd.grad(loss, [weight, bias])
         optimiser.step()
         schedule.step()
     weight, bias = weight.detach(), bias.detach()
-    fitted = TunedLens(weight, bias, position, torch.zeros(layers))
     with torch.no_grad():
-        divergence = _divergence(model, fitted, residuals, target)
+        divergence = _divergence(model, _moved(residuals, weight, bias), target)
     return TunedLens(weight, bias, position, divergence)
 
 
@@ -145,20 +136,18 @@ def answers_in_chunks(model: nn.Module, inputs: Inputs, batch: int) -> Tensor:
     return torch.cat([answer_logits(model, rows_of(inputs, part)) for part in rows])
 
 
-def _divergence(
-    model: nn.Module, lens: TunedLens, residuals: Tensor, target: Tensor
-) -> Float[Tensor, " layer"]:
-    read_out = unembedded(model, lens._moved(residuals)).log_softmax(-1)
+def _moved(residuals: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    return residuals + residuals @ weight + bias[:, None]
+
+
+def _divergence(model: nn.Module, moved: Tensor, target: Tensor) -> Float[Tensor, " layer"]:
+    read_out = unembedded(model, moved).log_softmax(-1)
     pointwise = F.kl_div(read_out, target.expand_as(read_out), reduction="none", log_target=True)
     return pointwise.sum(-1).mean(-1)
 
 
-@torch.no_grad()
-def _through_the_end(model: nn.Module, residuals: Tensor) -> Tensor:
-    return unembedded(model, residuals)
-
-
 def _residuals(
-    model: nn.Module, inputs: Inputs, position: int, batch: int
-) -> Float[Tensor, "layer prompt d_model"]:
-    return torch.stack(read(model, inputs, residual_sites(model, position), batch=batch))
+    model: nn.Module, inputs: Inputs, positions: Sequence[int], batch: int
+) -> Float[Tensor, "layer position prompt d_model"]:
+    streams = residual_stream(model, inputs, {str(p): p for p in positions}, batch=batch)
+    return torch.stack([streams[str(p)] for p in positions], dim=1)

@@ -19,7 +19,6 @@ from composition.sampling import (
     Prompts,
     apply_function,
     redraw_unvisited,
-    share_query,
     visited_position,
 )
 from probes.activations import residual_sites
@@ -30,6 +29,7 @@ from probes.interchange import (
     interchange,
     interchange_at,
     interchange_pairs,
+    same_query,
     telling_pairs,
 )
 from probes.sites import Site, read
@@ -235,8 +235,7 @@ def _other_table(
     """
 
     def draw() -> tuple[Prompts, Prompts, Tensor]:
-        base = task.sample(2048, generator)
-        donor = share_query(task, task.sample(2048, generator), base)
+        base, donor = same_query(task, generator)
         value = apply_function(task, donor.tokens, hop, base.chain[:, hop - 1])
         changed = task.continue_chain(base, hop, value)
         return base, donor, torch.stack([changed, base.answer], dim=1)

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import TypeGuard
 
 import torch
 from jaxtyping import Float
@@ -24,17 +25,20 @@ from architectures.block import Block
 from architectures.hooking import is_watched
 from architectures.mixers import FullAttention
 from architectures.past import ModelState, Past
+from probes.rows import chunks
 from probes.running import (
     HookFunction,
     Inputs,
     added_hooks,
     answer_logits,
-    chunks,
     opened_states,
     rows_of,
     shape_of,
 )
 from probes.sites import (
+    OF_ATTENTION,
+    OF_THE_BLOCK,
+    OF_THE_RULE,
     Site,
     check_shape,
     hook_name,
@@ -48,11 +52,10 @@ from probes.sites import (
 MEMORY = 2**28
 """Bytes that the activations of one batch of cells may take, by estimate."""
 
-SEEN_LATER = ("k", "v", "rot_k", "beta", "log_decay", "removal_key", "removal_rate", "log_input")
+SEEN_LATER = ("k", "v", "rot_k", *OF_THE_RULE)
 """What a mixer hands on to later positions: all else inside a layer stays at its own position."""
 
-SEEN_THERE = ("q", "rot_q", "attn_scores", "pattern", "z", "gate", "recurrence_out")
-OF_THE_STREAM = ("resid_pre", "resid_mid", "resid_post", "attn_out", "mlp_out", "state")
+SEEN_THERE = ("q", "rot_q", *OF_ATTENTION, "z", "gate", "recurrence_out")
 
 
 @dataclass(frozen=True)
@@ -100,28 +103,25 @@ def run_patched(
                 f"the value for {patch.site} has {len(patch.value)} rows, but there are {count} "
                 "prompts: give one row a prompt"
             )
-    if isinstance(model, HookedStack) and can_resume(model) and isinstance(inputs, Tensor):
+    known: list[int] = []
+    if isinstance(inputs, Tensor) and can_resume(model):
         last = model.config.n_layers - 1
-        for patch in patches:
-            with opened_states(model, states_of([patch.site])):
+        with opened_states(model, states_of(patch.site for patch in patches)):
+            for patch in patches:
                 hook_name(model, patch.site)
         unheard = [p for p in patches if not _reaches_the_answer(p.site, length, last)]
         there = read(model, inputs[:1], [patch.site for patch in unheard])
         for patch, value in zip(unheard, there, strict=True):
             check_shape(patch.site, patch.value, (count, *value.shape[1:]))
-        known = [
-            index
-            for index, patch in enumerate(patches)
-            if _is_known(patch.site) and not _passes_a_window(model, patch.site)
-        ]
-    else:
-        known = []
-    others = sorted(set(range(len(patches))) - set(known))
-    yield from _full_runs(model, inputs, patches, others, min(batch, 1024))
-    if known:
-        assert isinstance(model, HookedStack)
-        assert isinstance(inputs, Tensor)
-        yield from _resumed_runs(model, inputs, patches, known, batch, memory)
+        known = [i for i, patch in enumerate(patches) if _can_start_at(model, patch.site)]
+        if known:
+            yield from _resumed_runs(model, inputs, patches, known, batch, memory)
+    for index in sorted(set(range(len(patches))) - set(known)):
+        site, value = patches[index].site, patches[index].value
+        for rows in chunks(count, min(batch, 1024)):
+            with torch.no_grad():
+                logits = _answer_in_full(model, rows_of(inputs, rows), Patch(site, value[rows]))
+            yield index, rows, logits
 
 
 def patched_once(
@@ -134,30 +134,30 @@ def patched_once(
     """
     count, length = shape_of(inputs)
     site = resolved(site, length)
-    resumable = can_resume(model) and isinstance(inputs, Tensor) and _is_known(site)
+    if not (isinstance(inputs, Tensor) and can_resume(model) and _can_start_at(model, site)):
+        return [
+            (rows, partial(_answer_in_full, model, rows_of(inputs, rows)))
+            for rows in chunks(count, batch)
+        ]
     prepared: list[tuple[slice, Callable[[Patch], Tensor]]] = []
+    begin = _begin(site)
     for rows in chunks(count, batch):
-        prompts = rows_of(inputs, rows)
-        if not resumable:
-            prepared.append((rows, partial(_answer_in_full, model, prompts)))
-            continue
-        assert isinstance(model, HookedStack)
-        assert isinstance(prompts, Tensor)
         with torch.no_grad():
-            streams, _ = _every_stream(model, prompts)
-            begin = _begin(site)
-            state = model(prompts[:, :begin], return_state=True)[1] if begin else None
+            streams, _ = _every_stream(model, inputs[rows])
+            state = model(inputs[rows, :begin], return_state=True)[1] if begin else None
         prepared.append((rows, partial(_answer_of_one, model, streams, state)))
     return prepared
 
 
 def _answer_in_full(model: nn.Module, prompts: Inputs, patch: Patch) -> Tensor:
-    site = resolved(patch.site, shape_of(prompts)[1])
-    with (
-        opened_states(model, states_of([site])),
-        added_hooks(model, [(hook_name(model, site), replacing_hook(site, patch.value))]),
-    ):
-        return answer_logits(model, prompts)
+    """The answer's logits under a patch, by running the whole model."""
+    patch = Patch(resolved(patch.site, shape_of(prompts)[1]), patch.value)
+    with opened_states(model, states_of([patch.site])):
+        writer = _Writer([(patch, slice(0, len(patch.value)))])
+        with added_hooks(model, [(hook_name(model, patch.site), writer)]):
+            logits = answer_logits(model, prompts)
+    writer.check_fired()
+    return logits
 
 
 def _answer_of_one(
@@ -167,28 +167,9 @@ def _answer_of_one(
     return climb(model, streams, state, [Patch(site, patch.value)])[0]
 
 
-def can_resume(model: nn.Module) -> bool:
+def can_resume(model: nn.Module) -> TypeGuard[HookedStack]:
     """Whether runs may start in the middle: a stack of ours that nobody else watches."""
     return isinstance(model, HookedStack) and not any(is_watched(m) for m in model.modules())
-
-
-# -- the whole model for every cell ----------------------------------------------------------
-
-
-@torch.no_grad()
-def _full_runs(
-    model: nn.Module, inputs: Inputs, patches: Sequence[Patch], which: list[int], batch: int
-) -> Iterator[tuple[int, slice, Tensor]]:
-    for index in which:
-        site = patches[index].site
-        for rows in chunks(shape_of(inputs)[0], batch):
-            patch = Patch(site, patches[index].value[rows])
-            with opened_states(model, states_of([site])):
-                writer = _Writer([(patch, slice(0, rows.stop - rows.start))])
-                with added_hooks(model, [(hook_name(model, site), writer)]):
-                    logits = answer_logits(model, rows_of(inputs, rows))
-            writer.check_fired()
-            yield index, rows, logits
 
 
 def replacing_hook(site: Site, value: Tensor) -> HookFunction:
@@ -212,9 +193,8 @@ class _Writer:
         value = value.clone()
         for index, (patch, rows) in enumerate(self.cells):
             site, new = _seen_from(patch.site, self.first), patch.value
-            if is_pattern(site):
-                new = new[..., -value.shape[-1] :]  # a window has let go of the first keys
-            elif site.component != "state" and not _in_piece(site, value.shape[1]):
+            by_position = site.component != "state" and not is_pattern(site)
+            if by_position and not _in_piece(site, value.shape[1]):
                 continue
             value[rows] = replace_at(value[rows], site, new)
             self.fired[index] = True
@@ -368,8 +348,7 @@ def climb(
     if joined < len(patches):
         after = [_entering(streams[-1][:, begin:], patch, begin) for patch in patches[joined:]]
         residual = torch.cat([residual, *(each[:, -1:] for each in after)])
-    logits = (model.ln_final(residual) @ model.unembed)[:, -1]
-    return list(logits.split(prompts))
+    return list(model.read_out(residual)[:, -1].split(prompts))
 
 
 @contextmanager
@@ -412,19 +391,15 @@ def _single(cells: list[tuple[Patch, slice]]) -> bool:
     return all(isinstance(patch.site.position, int) for patch, _ in cells)
 
 
-def _is_known(site: Site) -> bool:
-    """Whether it is known what a patch there can change."""
-    last = site.component.rpartition("hook_")[2]
-    return site.component in OF_THE_STREAM or last in (*SEEN_LATER, *SEEN_THERE)
-
-
-def _passes_a_window(model: HookedStack, site: Site) -> bool:
-    """Whether the patch may look at keys that a window has let go of."""
-    if not is_pattern(site) or site.position is None:
-        return False
-    attention = model.blocks[site.layer].attn
-    assert isinstance(attention, FullAttention)
-    return attention.window is not None
+def _can_start_at(model: HookedStack, site: Site) -> bool:
+    """Whether it is known what a patch there can change, and that can be computed alone."""
+    if is_pattern(site) and site.position is not None:
+        # It may look at keys that a window has let go of.
+        attention = model.blocks[site.layer].attn
+        assert isinstance(attention, FullAttention)
+        return attention.window is None
+    in_the_stream = site.component in (*OF_THE_BLOCK, "state")
+    return in_the_stream or site.tensor in (*SEEN_LATER, *SEEN_THERE)
 
 
 def _begin(site: Site) -> int:
@@ -447,7 +422,5 @@ def _reaches_the_answer(site: Site, length: int, last_layer: int) -> bool:
     if site.layer < last_layer or site.position is None:
         return True
     places = site.position if isinstance(site.position, tuple) else (site.position,)
-    looks_back = (
-        site.component == "resid_pre" or site.component.rpartition("hook_")[2] in SEEN_LATER
-    )
+    looks_back = site.component == "resid_pre" or site.tensor in SEEN_LATER
     return looks_back or length - 1 in places

@@ -18,15 +18,15 @@ from tqdm.auto import tqdm
 
 from probes.metrics import Metric
 from probes.patched_runs import MEMORY, Patch, run_patched
+from probes.rows import chunks
 from probes.running import (
     Inputs,
     answer_logits,
-    chunks,
     require_determinism,
     rows_of,
     shape_of,
 )
-from probes.sites import Site, read
+from probes.sites import Site, check_shape, read
 
 Direction = Literal["denoise", "noise"]
 
@@ -219,8 +219,8 @@ def ablation_sweep(
         reference: prompts whose mean activation is put in; zero if None.
         others: as for `patch_sweep`.
     """
-    here = read(model, rows_of(inputs, slice(0, 1)), sites)
     if reference is None:
+        here = read(model, rows_of(inputs, slice(0, 1)), sites)
         values = [torch.zeros_like(value) for value in here]
     else:
         values = [value.mean(0, keepdim=True) for value in read(model, reference, sites)]
@@ -267,16 +267,16 @@ def sweep_values(
             or not _same(resume.donor, donor)
         ):
             raise ValueError("resume is of other sites, prompts, metric or model: leave it out")
-        kept = replace(resume, values=resume.values.clone(), answers=resume.answers.clone())
-        kept = replace(kept, done=resume.done.clone())
+        kept = replace(
+            resume,
+            values=resume.values.clone(),
+            answers=resume.answers.clone(),
+            done=resume.done.clone(),
+        )
     unpatched = read(model, inputs, sites, batch=batch)
     todo = []
     for index, (there, new) in enumerate(zip(unpatched, values, strict=True)):
-        if there.shape != new.shape:
-            raise ValueError(
-                f"{tuple(new.shape)} cannot replace {tuple(there.shape)} at {sites[index]}: a "
-                "patch has exactly the shape of what stands there, one row a prompt"
-            )
+        check_shape(sites[index], new, there.shape)
         same = (there == new).reshape(len(there), -1).all(1)
         kept.done[index] |= same.to(kept.done.device)
         if not kept.done[index].all():

@@ -11,23 +11,20 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
-from transformer_lens.hook_points import HookPoint
 
 from probes.metrics import Metric
 from probes.patched_runs import MEMORY, replacing_hook
 from probes.patching import PatchSweep, of_the_plain_run, sweep_values
+from probes.rows import chunks
 from probes.running import (
-    HookFunction,
     Inputs,
     added_hooks,
     answer_logits,
-    chunks,
-    detached,
     hook_point,
     rows_of,
     shape_of,
 )
-from probes.sites import Site, hook_name, n_layers, read, resolved, select
+from probes.sites import Site, hook_name, keeping_hooks, n_layers, read, resolved
 
 
 def path_sweep(
@@ -98,14 +95,7 @@ def _received(
 ) -> list[Tensor]:
     """What stands at the receivers when only the direct paths from the sender are changed."""
     found: dict[int, Tensor] = {}
-
-    def keeper(index: int) -> HookFunction:
-        def keep(value: Tensor, hook: HookPoint) -> None:
-            found[index] = detached(select(value, receivers[index]))
-
-        return keep
-
-    keepers = [(hook_name(model, site), keeper(i)) for i, site in enumerate(receivers)]
+    keepers = keeping_hooks([hook_name(model, site) for site in receivers], receivers, found)
     base = read(model, prompts, held)
     holders = [
         (hook_name(model, site), replacing_hook(site, value))

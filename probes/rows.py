@@ -52,8 +52,14 @@ def score_numbers(labels: Tensor, classes: Sequence[int]) -> Int[Tensor, "site_o
     return scores if labels.ndim == 3 else scores[None]
 
 
+def chunks(stop: int, size: int, start: int = 0) -> Iterator[slice]:
+    """`start … stop` in slices of at most `size`."""
+    if size < 1:
+        raise ValueError(f"batch is {size}, but at least one prompt must run at a time")
+    for begin in range(start, stop, size):
+        yield slice(begin, min(begin + size, stop))
+
+
 def blocks(count: int, numbers: int) -> Iterator[slice]:
     """`0 … count` in slices so short that `numbers` for each do not exceed a block together."""
-    size = max(1, BLOCK // numbers)
-    for begin in range(0, count, size):
-        yield slice(begin, min(begin + size, count))
+    return chunks(count, max(1, BLOCK // numbers))

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
-import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from transformer_lens.hook_points import HookPoint
@@ -43,14 +42,6 @@ def shape_of(inputs: Inputs) -> tuple[int, int]:
         raise ValueError(f"inputs of one model call must have as many prompts each: {shapes}")
     first = next(iter(tensors.values()))
     return first.shape[0], first.shape[1]
-
-
-def chunks(count: int, size: int) -> Iterator[slice]:
-    """`0 … count` in slices of at most `size`."""
-    if size < 1:
-        raise ValueError(f"batch is {size}, but at least one prompt must run at a time")
-    for begin in range(0, count, size):
-        yield slice(begin, min(begin + size, count))
 
 
 def answer_logits(model: nn.Module, inputs: Inputs) -> Float[Tensor, "batch value"]:
@@ -133,8 +124,3 @@ def require_determinism(model: nn.Module) -> None:
                 f"{type(model).__name__} is in training mode and drops at random, so two runs of "
                 "it cannot be compared: call model.eval() first"
             )
-
-
-def detached(value: Tensor) -> Tensor:
-    """A copy that no later in-place operation reaches."""
-    return value.detach().clone(memory_format=torch.contiguous_format)

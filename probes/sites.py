@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,18 +10,20 @@ import torch
 from torch import Tensor, nn
 from transformer_lens.hook_points import HookPoint
 
+from architectures.mixers.recurrent_layer import RECURRENCE_TENSORS
+from probes.rows import chunks
 from probes.running import (
+    HookFunction,
     Inputs,
     added_hooks,
     answer_logits,
-    chunks,
-    detached,
     hook_point,
     opened_states,
     rows_of,
     shape_of,
 )
 
+OF_THE_RULE = tuple(name for name in RECURRENCE_TENSORS if name not in ("q", "k", "v"))
 OF_THE_BLOCK = ("resid_pre", "resid_mid", "resid_post", "attn_out", "mlp_out")
 OF_THE_MIXER = ("q", "k", "v", "z")
 OF_ATTENTION = ("attn_scores", "pattern")
@@ -47,6 +48,11 @@ class Site:
     layer: int
     position: int | tuple[int, ...] | None = None
     head: int | None = None
+
+    @property
+    def tensor(self) -> str:
+        """What the hook sees, whosever it is: "q" of "q" and of "attn.hook_q" alike."""
+        return self.component.rpartition("hook_")[2]
 
     def __str__(self) -> str:
         place = "" if self.position is None else f", position {self.position}"
@@ -136,7 +142,7 @@ def grid(
         each: Sequence[int | None] = [None]
         if component == "state":
             each = range(value.shape[1])
-        elif has_heads(component, value):
+        elif has_heads(whole, value):
             each = range(value.shape[2])
         chosen = each if heads is None else list(heads)
         found += [Site(component, layer, place, head) for place in places for head in chosen]
@@ -145,13 +151,12 @@ def grid(
     return found
 
 
-def has_heads(component: str, value: Tensor) -> bool:
-    """Whether the component's tensor has an axis of heads after that of positions."""
-    last = component.rpartition("hook_")[2]
-    if last in ("beta", "log_decay", "removal_key", "removal_rate", "log_input"):
+def has_heads(site: Site, value: Tensor) -> bool:
+    """Whether the site's tensor has an axis of heads after that of positions."""
+    if site.tensor in OF_THE_RULE:
         return True
     named = (*OF_THE_MIXER, *OF_ATTENTION, "rot_q", "rot_k", "gate", "recurrence_out")
-    return last in named and value.dim() == 4  # a convolution has q, v, z, but no heads
+    return site.tensor in named and value.dim() == 4  # a convolution has q, v, z, but no heads
 
 
 def select(value: Tensor, site: Site) -> Tensor:
@@ -209,24 +214,38 @@ def _read_once(model: nn.Module, inputs: Inputs, sites: Sequence[Site]) -> list[
     sites = [resolved(site, length) for site in sites]
     with opened_states(model, states_of(sites)):
         names = [hook_name(model, site) for site in sites]
-        by_name: dict[str, list[int]] = {}
-        for index, name in enumerate(names):
-            by_name.setdefault(name, []).append(index)
         found: dict[int, Tensor] = {}
-
-        def reader(indices: list[int]) -> Any:
-            def keep(value: Tensor, hook: HookPoint) -> None:
-                for index in indices:
-                    found[index] = detached(select(value, sites[index]))
-
-            return keep
-
-        with added_hooks(model, [(name, reader(indices)) for name, indices in by_name.items()]):
+        with added_hooks(model, keeping_hooks(names, sites, found)):
             answer_logits(model, inputs)
     for index, site in enumerate(sites):
         if index not in found:
             raise ValueError(f"{site} was never computed: the hook {names[index]} did not fire")
     return [found[index] for index in range(len(sites))]
+
+
+def keeping_hooks(
+    names: Sequence[str], sites: Sequence[Site], found: dict[int, Tensor]
+) -> list[tuple[str, HookFunction]]:
+    """A hook for every name, which puts copies of what stands at its sites into `found`.
+
+    Args:
+        names: of the sites' hooks, one a site.
+        found: by the number of the site.
+    """
+    by_name: dict[str, list[int]] = {}
+    for index, name in enumerate(names):
+        by_name.setdefault(name, []).append(index)
+
+    def keeper(indices: list[int]) -> HookFunction:
+        def keep(value: Tensor, hook: HookPoint) -> None:
+            for index in indices:
+                there = select(value, sites[index]).detach()
+                # A copy: no later in-place operation may reach it.
+                found[index] = there.clone(memory_format=torch.contiguous_format)
+
+        return keep
+
+    return [(name, keeper(indices)) for name, indices in by_name.items()]
 
 
 def resolved(site: Site, length: int) -> Site:
@@ -260,7 +279,7 @@ def states_of(sites: Iterable[Site]) -> dict[int, set[int]]:
 
 def is_pattern(site: Site) -> bool:
     """Whether the site's tensor is `[batch, head, query, key]`."""
-    return re.search(r"(pattern|attn_scores)$", site.component) is not None
+    return site.tensor in OF_ATTENTION
 
 
 def _index(value: Tensor, site: Site) -> tuple[Tensor, tuple[Any, ...]]:
@@ -273,7 +292,7 @@ def _index(value: Tensor, site: Site) -> tuple[Tensor, tuple[Any, ...]]:
         place = list(place)
     if site.head is None:
         return by_position, (slice(None), place)
-    if not has_heads(site.component, by_position):
+    if not has_heads(site, by_position):
         raise ValueError(f"{site}: {site.component} has no heads there")
     if not 0 <= site.head < by_position.shape[2]:
         raise ValueError(f"{site} is outside the {by_position.shape[2]} heads that are there")

@@ -9,8 +9,8 @@ dimension and an untrained model are the controls.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import cycle, islice
 
 import torch
 import torch.nn.functional as F
@@ -117,10 +117,7 @@ def align(
     run = patched_once(model, pairs.base.tokens, site, batch=batch)
     losses: list[float] = []
     best = free.detach().clone()
-    for number in _forever(len(run)):
-        if len(losses) == steps:
-            break
-        rows, answer = run[number]
+    for rows, answer in islice(cycle(run), steps):
         with torch.enable_grad():
             basis = torch.linalg.qr(free)[0]
             value = exchanged(own[rows], donated[rows], basis)
@@ -197,11 +194,6 @@ def subspace_interchange(
     return SubspaceInterchange(
         shares[1].item(), shares[0].item(), shares[2:].mean().item(), untrained
     )
-
-
-def _forever(count: int) -> Iterator[int]:
-    while True:
-        yield from range(count)
 
 
 def _check_dimension(features: int, dimension: int) -> None:

@@ -83,17 +83,18 @@ class RecurrentLayer(nn.Module):
         Raises:
             ValueError: a state of another shape.
         """
-        inputs = self.recurrence_inputs(x, past)
-        out, past.kept["state"] = self._recur(inputs, past)
-        gate = self.mixer.gate(x, past)
+        inputs, out, gate = self.absorb(x, past)
         gate = None if gate is None else self.hook_gate(gate)
         z = self.mixer.read_out(self.hook_recurrence_out(out), inputs, gate)
         return from_heads(self.hook_z(z), self.W_O)
 
-    def absorb(self, x: Float[Tensor, "batch position d_model"], past: Past) -> None:
-        """Keep what later positions need of these, without making these positions' output."""
-        _, past.kept["state"] = self._recur(self.recurrence_inputs(x, past), past)
-        self.mixer.gate(x, past)  # a gate, too, may look back at them
+    def absorb(
+        self, x: Float[Tensor, "batch position d_model"], past: Past
+    ) -> tuple[RecurrenceInputs, Tensor, Tensor | None]:
+        """The recurrence's inputs, its output and the gate; later positions find all in `past`."""
+        inputs = self.recurrence_inputs(x, past)
+        out, past.kept["state"] = self._recur(inputs, past)
+        return inputs, out, self.mixer.gate(x, past)
 
     def recurrence_inputs(self, x: Tensor, past: Past) -> RecurrenceInputs:
         """What the recurrence reads when the layer reads `x`, after all hooks."""
