@@ -237,7 +237,7 @@ def _resumed_runs(
     unheard = sorted(set(resumable) - set(heard))
     # Left to right, so that the state before each beginning follows from the one before it.
     row_bytes = 4 * model.config.d_model * length
-    batch = max(1, min(batch, memory // (2 * row_bytes * (last + 2))))
+    batch = max(1, min(batch, len(tokens), memory // (2 * row_bytes * (last + 2))))
     cells = max(1, memory // (2 * WORKING_COPIES * row_bytes * batch))
     groups = _groups([patches[index].site for index in heard], length, cells, batch)
     for rows in chunks(len(tokens), batch):
