@@ -62,8 +62,15 @@ class Block(nn.Module):
         residual = self.hook_resid_pre(residual)
         x = self.ln1(residual)
         mixed = [mixer(x, past) for mixer in self.mixers]
-        residual = residual + self.hook_attn_out(sum(mixed[1:], start=mixed[0]))
-        residual = self.hook_resid_mid(residual)
+        return self.add(residual, sum(mixed[1:], start=mixed[0]))
+
+    def add(
+        self,
+        residual: Float[Tensor, "batch position d_model"],
+        mixed: Float[Tensor, "batch position d_model"],
+    ) -> Float[Tensor, "batch position d_model"]:
+        """The stream after the layer, from the one before it and what the mixers add."""
+        residual = self.hook_resid_mid(residual + self.hook_attn_out(mixed))
         if self.mlp is not None:
             residual = residual + self.hook_mlp_out(self.mlp(self.ln2(residual)))
         return self.hook_resid_post(residual)

@@ -17,7 +17,8 @@ from torch import Tensor, nn
 from tqdm.auto import tqdm
 
 from probes.metrics import Metric
-from probes.patched_runs import MEMORY, Patch, run_patched
+from probes.patched_runs import MEMORY, run_patched
+from probes.patches import Patch
 from probes.rows import chunks
 from probes.running import (
     Inputs,

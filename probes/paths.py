@@ -13,7 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from probes.metrics import Metric
-from probes.patched_runs import MEMORY, replacing_hook
+from probes.patched_runs import MEMORY
+from probes.patches import replacing_hook
 from probes.patching import PatchSweep, of_the_plain_run, sweep_values
 from probes.rows import chunks
 from probes.running import (

@@ -18,7 +18,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from probes.interchange import InterchangePairs, interchange_at
-from probes.patched_runs import Patch, patched_once
+from probes.patched_runs import patched_once
+from probes.patches import Patch
 from probes.sites import Site, read
 
 

@@ -14,7 +14,8 @@ from torch import nn
 from transformer_lens import TransformerBridge
 
 from probes.metrics import log_probability
-from probes.patched_runs import Patch, run_patched
+from probes.patched_runs import run_patched
+from probes.patches import Patch
 from probes.patching import SweepInterrupted, patch_sweep, sweep_values
 from probes.sites import Site, grid, read
 from tests.test_patching import (
