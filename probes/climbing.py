@@ -43,7 +43,7 @@ WORKING_COPIES = 16
 KEPT_COPIES = 8
 """The same for each layer of the unpatched run."""
 
-CACHED = 2**26
+CACHED = 2**25
 """Bytes beyond which a larger batch no longer pays on a processor: it leaves the cache."""
 
 ENOUGH_ROWS = 256

@@ -103,16 +103,20 @@ def reading_again(
     scores = layer.query[:, :, later] @ (scale * old_and_new[0]).mT
     scores = scores - layer.total[:, :, later, None]
     looks_there = layer.most[:, :, later] == position
-    share = scores[..., 0].exp().masked_fill(looks_there, 0.0)
-    others = torch.where(
-        looks_there, (layer.total_without_it - layer.total)[:, :, later], torch.log1p(-share)
-    )
-    new_share = torch.sigmoid(scores[..., 1] - others)
+    share, z = scores[..., 0].exp(), layer.z[:, :, later]
+    without = torch.log1p(-share.masked_fill(looks_there, 0.0))
+    if looks_there.any():
+        others = (layer.total_without_it - layer.total)[:, :, later]
+        without = torch.where(looks_there, others, without)
+        z = torch.where(looks_there[..., None], layer.z_without_it[:, :, later], z)
+        share = share.masked_fill(looks_there, 0.0)
+    new_share = torch.sigmoid(scores[..., 1] - without)
     kept = (1 - new_share) / (1 - share)
-    z = torch.where(
-        looks_there[..., None], layer.z_without_it[:, :, later], layer.z[:, :, later]
-    ).mul_(kept[..., None])
-    z += torch.stack([-kept * share, new_share], dim=-1) @ old_and_new[1]
+    z = torch.baddbmm(
+        (z * kept[..., None]).flatten(0, 1),
+        torch.stack([-kept * share, new_share], dim=-1).flatten(0, 1),
+        old_and_new[1].flatten(0, 1),
+    ).unflatten(0, kept.shape[:2])
     return z.transpose(1, 2)
 
 
