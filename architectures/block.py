@@ -11,7 +11,7 @@ from transformer_lens.hook_points import HookPoint
 from architectures.config import ModelConfig
 from architectures.mixers import MIXERS, FullAttention, RecurrentLayer, ShortConvLayer
 from architectures.mixers.short_conv_layer import WIDTH
-from architectures.past import Past
+from architectures.past import Past, last_of
 from composition import SOFTMAX_KINDS, parts
 
 
@@ -56,13 +56,21 @@ class Block(nn.Module):
         return tuple(getattr(self, name) for name in ("attn", "linear_attn") if hasattr(self, name))
 
     def forward(
-        self, residual: Float[Tensor, "batch position d_model"], past: Past
-    ) -> Float[Tensor, "batch position d_model"]:
-        """The residual stream after the layer."""
+        self,
+        residual: Float[Tensor, "batch position d_model"],
+        past: Past,
+        wanted: int | None = None,
+    ) -> Float[Tensor, "batch wanted d_model"]:
+        """The residual stream after the layer.
+
+        Args:
+            past: the pieces before.
+            wanted: at how many positions, counted from the last; at all if None.
+        """
         residual = self.hook_resid_pre(residual)
         x = self.ln1(residual)
-        mixed = [mixer(x, past) for mixer in self.mixers]
-        return self.add(residual, sum(mixed[1:], start=mixed[0]))
+        mixed = [mixer(x, past, wanted) for mixer in self.mixers]
+        return self.add(last_of(residual, wanted), sum(mixed[1:], start=mixed[0]))
 
     def add(
         self,
@@ -76,10 +84,7 @@ class Block(nn.Module):
         return self.hook_resid_post(residual)
 
     def absorb(self, residual: Float[Tensor, "batch position d_model"], past: Past) -> None:
-        """Keep in `past` what later positions need of these, and compute nothing else.
-
-        In a stack's last layer this is all that positions before the answer are good for.
-        """
+        """Keep in `past` what later positions need of these, and compute nothing else."""
         x = self.ln1(self.hook_resid_pre(residual))
         for mixer in self.mixers:
             mixer.absorb(x, past)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
+from jaxtyping import Float
 from torch import Tensor
 
 LayerState = dict[str, Tensor]
@@ -31,16 +32,21 @@ class Past:
     Attributes:
         position: number of positions before this piece.
         kept: the layer's state after this piece, filled while the layer runs.
+        shared: whether several continuations share what came before. Attention then does not copy
+            it, and keeps no more than the piece's own keys and values.
+
+    Args:
         copies: how many times the piece has every prompt of the pieces before, one time after the
-            other: several continuations then share what came before without a copy of it.
+            other, where it shares them.
     """
 
     def __init__(
-        self, position: int = 0, layer: LayerState | None = None, *, copies: int = 1
+        self, position: int = 0, layer: LayerState | None = None, *, copies: int | None = None
     ) -> None:
         self.position = position
         self.kept: LayerState = {}
-        self.copies = copies
+        self.shared = copies is not None
+        self._copies = copies or 1
         self._layer = layer or {}
 
     def extend(self, name: str, x: Tensor, count: int | None = None) -> Tensor:
@@ -51,14 +57,14 @@ class Past:
         """
         earlier = self._layer.get(name)
         if earlier is not None:
-            rows = (self.copies * len(earlier),)
+            rows = (self._copies * len(earlier),)
             if rows + earlier.shape[2:] != x.shape[:1] + x.shape[2:]:
                 raise ValueError(
                     f"the state's {name} has shape {tuple(earlier.shape)}, which does not go "
                     f"before {tuple(x.shape)}; continue the prompts that the state came from"
                 )
-            shared = earlier.expand(self.copies, *earlier.shape)
-            x = torch.cat([shared, x.unflatten(0, (self.copies, -1))], dim=2).flatten(0, 1)
+            shared = earlier.expand(self._copies, *earlier.shape)
+            x = torch.cat([shared, x.unflatten(0, (self._copies, -1))], dim=2).flatten(0, 1)
         if count is None:
             self.kept[name] = x
         else:
@@ -78,6 +84,19 @@ class Past:
     def recurrent_state(self) -> Tensor | None:
         """The recurrence's state after the piece before, `[batch, head, key, value]`."""
         state = self._layer.get("state")
-        if state is None or self.copies == 1:
-            return state
-        return state.repeat(self.copies, 1, 1, 1)
+        return state if state is None or self._copies == 1 else state.repeat(self._copies, 1, 1, 1)
+
+    def earlier(self, name: str) -> Tensor | None:
+        """What the pieces before kept under that name, once however many share it."""
+        return self._layer.get(name)
+
+    def by_copy(self, x: Float[Tensor, "batch ..."]) -> Float[Tensor, "copy prompt ..."]:
+        """A tensor of the piece, its rows sorted by the continuation that they are of."""
+        return x.unflatten(0, (self._copies, -1))
+
+
+def last_of(
+    x: Float[Tensor, "batch position ..."], wanted: int | None
+) -> Float[Tensor, "batch wanted ..."]:
+    """The last `wanted` positions; all if None."""
+    return x if wanted is None else x[:, x.shape[1] - wanted :]

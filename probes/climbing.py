@@ -213,14 +213,8 @@ def climb(
         residual = torch.cat(newcomers) if len(newcomers) > 1 else residual
         if joined:
             past = _past_of_cells(state, layer, joined, states)
-            with writing(model, inside, begin) as writers:
-                if last and length - begin > 1 and _single(inside):
-                    block.absorb(residual[:, :-1], past)
-                    for writer in writers:
-                        writer.first = length - 1
-                    past = Past(length - 1, past.kept)
-                    residual = residual[:, -1:]
-                residual = block(residual, past)
+            with writing(model, inside, length):
+                residual = block(residual, past, 1 if last and _single(inside) else None)
         if last:
             residual = residual[:, -1:]
         newcomers = [residual]
@@ -248,7 +242,7 @@ def _past_of_cells(
 ) -> Past:
     """What came before, the same for every cell but for the recurrent states that are patched."""
     if not state.position:
-        return Past()
+        return Past(copies=cells)
     before = state.layers[layer]
     if not patched:
         return Past(state.position, before, copies=cells)

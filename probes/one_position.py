@@ -70,7 +70,9 @@ def changes_one_position(site: Site) -> bool:
 def attended(q: Tensor, k: Tensor, v: Tensor, z: Tensor) -> Attended:
     """From what the layer's hooks saw, `[batch, position, head, d_head]` each."""
     heads, length = q.shape[2], q.shape[1]
+    # Every head by itself in memory: their products with single queries then need no copy.
     query, z = q.transpose(1, 2).contiguous(), z.transpose(1, 2).contiguous()
+    k, v = (x.transpose(1, 2).contiguous().transpose(1, 2) for x in (k, v))
     keys, values = (_for_every_head(x, heads).transpose(1, 2) for x in (k, v))
     hidden = torch.ones(length, length, dtype=torch.bool, device=q.device).triu(1)
     found: list[tuple[Tensor, ...]] = []
@@ -140,13 +142,14 @@ def stream_after(
     position = patch.site.position
     assert isinstance(position, int)
     here = before[:, position : position + 1]
-    past = Past(position, {"key": seen.key[:, :position], "value": seen.value[:, :position]})
+    earlier = {"key": seen.key[:, :position], "value": seen.value[:, :position]}
+    past = Past(position, earlier, copies=1)
     inside = []
     if patch.site.component == "resid_pre":
         here = replace_at(here, seen_from(patch.site, position), patch.value)
     else:
         inside = [(patch, slice(0, len(here)))]
-    with writing(model, inside, position):
+    with writing(model, inside, position + 1):
         here = block(here, past)
     length = before.shape[1]
     first = length - 1 if layer + 1 == len(model.blocks) else position + 1

@@ -34,24 +34,28 @@ def replacing_hook(site: Site, value: Tensor) -> HookFunction:
 class Writer:
     """A hook that replaces what stands at sites, each in its own rows of the batch.
 
-    Attributes:
-        first: position of the first token of the piece that runs.
+    Args:
+        cells: the patches, and whose rows they are for.
+        end: where the piece that runs ends; None for the end of the prompt, when all of it runs.
+            What a hook sees may begin later than the piece, but ends with it.
     """
 
-    def __init__(self, cells: Sequence[tuple[Patch, slice]], first: int = 0) -> None:
+    def __init__(self, cells: Sequence[tuple[Patch, slice]], end: int | None = None) -> None:
         self.cells = cells
-        self.first = first
+        self.end = end
         self.fired = [False] * len(cells)
 
     def __call__(self, value: Tensor, hook: HookPoint) -> Tensor:
         """The value with everything replaced that lies in the piece."""
         value = value.clone()
         for index, (patch, rows) in enumerate(self.cells):
-            site, new = seen_from(patch.site, self.first), patch.value
-            by_position = site.component != "state" and not is_pattern(site)
-            if by_position and not _in_piece(site, value.shape[1]):
-                continue
-            value[rows] = replace_at(value[rows], site, new)
+            site = patch.site
+            if site.component != "state":
+                length = value.shape[2 if is_pattern(site) else 1]
+                site = seen_from(site, (length if self.end is None else self.end) - length)
+                if isinstance(site.position, int) and not 0 <= site.position < length:
+                    continue
+            value[rows] = replace_at(value[rows], site, patch.value)
             self.fired[index] = True
         return value
 
@@ -64,15 +68,15 @@ class Writer:
 
 @contextmanager
 def writing(
-    model: nn.Module, cells: Sequence[tuple[Patch, slice]], first: int = 0
-) -> Iterator[list[Writer]]:
-    """Put patches in place, each in its rows, while a piece that begins at `first` runs."""
+    model: nn.Module, cells: Sequence[tuple[Patch, slice]], end: int | None = None
+) -> Iterator[None]:
+    """Put patches in place, each in its rows, while a piece that ends at `end` runs."""
     by_name: dict[str, list[tuple[Patch, slice]]] = {}
     for patch, rows in cells:
         by_name.setdefault(hook_name(model, patch.site), []).append((patch, rows))
-    writers = {name: Writer(those, first) for name, those in by_name.items()}
+    writers = {name: Writer(those, end) for name, those in by_name.items()}
     with added_hooks(model, list(writers.items())):
-        yield list(writers.values())
+        yield
     for writer in writers.values():
         writer.check_fired()
 
@@ -84,7 +88,3 @@ def seen_from(site: Site, first: int) -> Site:
     if isinstance(site.position, tuple):
         return replace(site, position=tuple(place - first for place in site.position))
     return replace(site, position=site.position - first)
-
-
-def _in_piece(site: Site, length: int) -> bool:
-    return not isinstance(site.position, int) or 0 <= site.position < length

@@ -12,7 +12,7 @@ from transformer_lens.hook_points import HookPoint
 
 from architectures.hooking import is_watched
 from architectures.mixers.projections import from_heads, to_heads
-from architectures.past import Past
+from architectures.past import Past, last_of
 from architectures.rotary import rotate
 
 
@@ -58,34 +58,67 @@ class FullAttention(nn.Module):
         self.hook_z = HookPoint()
 
     def forward(
-        self, x: Float[Tensor, "batch position d_model"], past: Past
-    ) -> Float[Tensor, "batch position d_model"]:
-        """What the layer adds to the residual stream.
+        self,
+        x: Float[Tensor, "batch position d_model"],
+        past: Past,
+        wanted: int | None = None,
+    ) -> Float[Tensor, "batch wanted d_model"]:
+        """What the layer adds to the residual stream, at the last `wanted` positions or all.
 
         Raises:
             ValueError: a key-value cache of another shape.
         """
-        q = self.hook_q(to_heads(x, self.W_Q))
+        asking = last_of(x, wanted)
+        q = self.hook_q(to_heads(asking, self.W_Q))
         if self.rotary:
-            q = self.hook_rot_q(rotate(q, past.position))
-        k, v = self.absorb(x, past)
-        q, k, v = (heads.transpose(1, 2) for heads in (q, k, v))
-        if is_watched(self.hook_attn_scores) or is_watched(self.hook_pattern):
-            z = self._pattern(q, k) @ self._for_every_head(v)
+            q = self.hook_rot_q(rotate(q, past.position + x.shape[1] - asking.shape[1]))
+        k, v = self._keys_and_values(x, past)
+        watched = is_watched(self.hook_attn_scores) or is_watched(self.hook_pattern)
+        if past.shared and q.shape[1] == 1 and self.window is None and not watched:
+            z = self._one_query(q, k, v, past)
         else:
-            z = self._fused(q, k, v)
-        return from_heads(self.hook_z(z.transpose(1, 2)), self.W_O)
+            k, v = self._with_earlier(k, v, past)
+            q, k, v = (heads.transpose(1, 2) for heads in (q, k, v))
+            z = self._pattern(q, k) @ self._for_every_head(v) if watched else self._fused(q, k, v)
+            z = z.transpose(1, 2)
+        return from_heads(self.hook_z(z), self.W_O)
 
-    def absorb(
-        self, x: Float[Tensor, "batch position d_model"], past: Past
-    ) -> tuple[Tensor, Tensor]:
-        """Keys and values that later positions see, those of earlier pieces in front."""
+    def absorb(self, x: Float[Tensor, "batch position d_model"], past: Past) -> None:
+        """Keep the keys and values that later positions see."""
+        self._with_earlier(*self._keys_and_values(x, past), past)
+
+    def _keys_and_values(self, x: Tensor, past: Past) -> tuple[Tensor, Tensor]:
         k = self.hook_k(to_heads(x, self.W_K))
         v = self.hook_v(to_heads(x, self.W_V))
-        if self.rotary:
-            k = self.hook_rot_k(rotate(k, past.position))
+        return (self.hook_rot_k(rotate(k, past.position)) if self.rotary else k), v
+
+    def _with_earlier(self, k: Tensor, v: Tensor, past: Past) -> tuple[Tensor, Tensor]:
         seen = None if self.window is None else self.window - 1
         return past.extend("key", k, seen), past.extend("value", v, seen)
+
+    def _one_query(
+        self,
+        q: Float[Tensor, "batch 1 head d_head"],
+        k: Float[Tensor, "batch position kv_head d_head"],
+        v: Float[Tensor, "batch position kv_head d_head"],
+        past: Past,
+    ) -> Float[Tensor, "batch 1 head d_head"]:
+        """z of the last position alone: it sees everything, so earlier keys need no copy."""
+        past.kept.update(key=k, value=v)
+        q = q.squeeze(1).unflatten(1, (-1, self.group)) / math.sqrt(q.shape[-1])
+        # c copies of p prompts, h key-value heads shared by g heads each, l keys
+        q, k, v = past.by_copy(q), past.by_copy(k), past.by_copy(v)
+        earlier_k, earlier_v = past.earlier("key"), past.earlier("value")
+        scores = torch.einsum("cphgd,cplhd->cphgl", q, k)
+        if earlier_k is None or earlier_v is None:
+            z = torch.einsum("cphgl,cplhd->cphgd", scores.softmax(-1), v)
+        else:
+            before = torch.einsum("cphgd,plhd->cphgl", q, earlier_k)
+            pattern = torch.cat([before, scores], dim=-1).softmax(-1)
+            then, here = pattern.split([before.shape[-1], scores.shape[-1]], dim=-1)
+            z = torch.einsum("cphgl,plhd->cphgd", then, earlier_v)
+            z = z + torch.einsum("cphgl,cplhd->cphgd", here, v)
+        return z.flatten(0, 1).flatten(1, 2)[:, None]
 
     def _fused(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         grouped = self.group > 1

@@ -14,7 +14,7 @@ from transformer_lens.hook_points import HookPoint
 from architectures.hooking import is_watched
 from architectures.mixers.projections import from_heads
 from architectures.mixers.sizes import MixerSizes
-from architectures.past import Past
+from architectures.past import Past, last_of
 from architectures.recurrence import RecurrenceInputs, chunkwise
 
 
@@ -76,14 +76,21 @@ class RecurrentLayer(nn.Module):
         self.hook_state = nn.ModuleDict()
 
     def forward(
-        self, x: Float[Tensor, "batch position d_model"], past: Past
-    ) -> Float[Tensor, "batch position d_model"]:
-        """What the layer adds to the residual stream.
+        self,
+        x: Float[Tensor, "batch position d_model"],
+        past: Past,
+        wanted: int | None = None,
+    ) -> Float[Tensor, "batch wanted d_model"]:
+        """What the layer adds to the residual stream, at the last `wanted` positions or all.
 
         Raises:
             ValueError: a state of another shape.
         """
         inputs, out, gate = self.absorb(x, past)
+        if wanted is not None:
+            length = x.shape[1]
+            inputs, out = inputs.positions(length - wanted, length), last_of(out, wanted)
+            gate = None if gate is None else last_of(gate, wanted)
         gate = None if gate is None else self.hook_gate(gate)
         z = self.mixer.read_out(self.hook_recurrence_out(out), inputs, gate)
         return from_heads(self.hook_z(z), self.W_O)

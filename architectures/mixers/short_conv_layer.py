@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from transformer_lens.hook_points import HookPoint
 
 from architectures.mixers.short_convolution import causal_convolution
-from architectures.past import Past
+from architectures.past import Past, last_of
 
 WIDTH = 3
 """Positions that the convolution spans where the config says nothing, as in LFM2."""
@@ -34,10 +34,14 @@ class ShortConvLayer(nn.Module):
         self.hook_v, self.hook_z = HookPoint(), HookPoint()
 
     def forward(
-        self, x: Float[Tensor, "batch position d_model"], past: Past
-    ) -> Float[Tensor, "batch position d_model"]:
-        """What the layer adds to the residual stream."""
-        return self.hook_z((x @ self.W_C) * self.absorb(x, past)) @ self.W_O
+        self,
+        x: Float[Tensor, "batch position d_model"],
+        past: Past,
+        wanted: int | None = None,
+    ) -> Float[Tensor, "batch wanted d_model"]:
+        """What the layer adds to the residual stream, at the last `wanted` positions or all."""
+        convolved = last_of(self.absorb(x, past), wanted)
+        return self.hook_z((last_of(x, wanted) @ self.W_C) * convolved) @ self.W_O
 
     def absorb(
         self, x: Float[Tensor, "batch position d_model"], past: Past
