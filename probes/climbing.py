@@ -83,10 +83,10 @@ def climbing_runs(
     row_bytes = 4 * model.config.d_model * length
     fit = min(memory // (KEPT_COPIES * (last + 2)), at_once // WORKING_COPIES) // row_bytes
     batch = max(1, min(batch, count, fit))
-    cells = max(1, at_once // (WORKING_COPIES * row_bytes * batch))
+    positions = at_once // (WORKING_COPIES * 4 * model.config.d_model * batch)
     single = [patches[i].site.layer for i in heard if changes_one_position(patches[i].site)]
     quick = {layer for layer in single if attends_alone(_block(model, layer))}
-    groups = _groups([patches[index].site for index in heard], quick, length, cells, batch)
+    groups = _groups([patches[index].site for index in heard], quick, length, positions, batch)
     for rows in chunks(count, batch):
         run = plain_run(model, tokens[rows], quick)
         yield from ((index, rows, run.logits) for index in unheard)
@@ -109,9 +109,9 @@ def at_the_next_layer(patch: Patch, last_layer: int) -> Patch:
 
 
 def _groups(
-    sites: Sequence[Site], quick: set[int], length: int, most: int, batch: int
+    sites: Sequence[Site], quick: set[int], length: int, positions: int, batch: int
 ) -> list[tuple[int, list[int]]]:
-    """Which cells climb together, and from which position on.
+    """Which cells climb together, and from which position on; `positions` in all, at most.
 
     Left to right, so that the state before each group follows from the one before it. Where
     few prompts make small batches, cells that begin a little later start with the others: they
@@ -125,7 +125,8 @@ def _groups(
             first, members = groups[-1]
             exact = any(sites[each].component == "state" for each in (index, members[-1]))
             slack = 0 if exact or len(members) * batch >= ENOUGH_ROWS else (length - first) // 8
-            if begin <= first + slack and len(members) < most:
+            room = (len(members) + 1) * (length - first) <= positions
+            if begin <= first + slack and room:
                 members.append(index)
                 continue
         groups.append((begin, [index]))

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from jaxtyping import Float, Int
@@ -35,20 +36,46 @@ SCORES = 2**20
 
 @dataclass(frozen=True)
 class Attended:
-    """What an unpatched softmax layer did, as far as a changed key can change it.
+    """What an unpatched softmax layer did.
 
     Attributes:
         key, value: `[batch, position, key-value head, d_head]`, as the queries met them.
         query, z: `[batch, head, position, d_head]`.
-        total: `[batch, head, position]`, logarithm of the sum of the exponentiated scores.
-        most: the key that the query looks at most, `[batch, head, position]`.
-        z_without_it, total_without_it: z and total if that key were not there.
     """
 
     key: Float[Tensor, "batch position kv_head d_head"]
     value: Float[Tensor, "batch position kv_head d_head"]
     query: Float[Tensor, "batch head position d_head"]
     z: Float[Tensor, "batch head position d_head"]
+
+    @cached_property
+    def reading(self) -> Reading:
+        """What a changed key can change; computed when the first one is met."""
+        heads, length, d_head = self.query.shape[1:]
+        keys, values = (_for_every_head(x, heads).transpose(1, 2) for x in (self.key, self.value))
+        hidden = torch.ones(length, length, dtype=torch.bool, device=keys.device).triu(1)
+        found: list[tuple[Tensor, ...]] = []
+        for rows in chunks(len(keys), max(1, SCORES // (heads * length**2))):
+            scores = self.query[rows] @ keys[rows].mT / math.sqrt(d_head)
+            scores = scores.masked_fill_(hidden, -math.inf)
+            total, most = scores.logsumexp(-1), scores.argmax(-1)
+            scores = scores.scatter_(-1, most[..., None], -math.inf)
+            # The first position has one key only, but no key before it can change either.
+            without = scores.softmax(-1) @ values[rows]
+            found.append((total, most, without, scores.logsumexp(-1)))
+        return Reading(*(torch.cat(part) for part in zip(*found, strict=True)))
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How the queries of an unpatched layer divide what they read.
+
+    Attributes:
+        total: `[batch, head, position]`, logarithm of the sum of the exponentiated scores.
+        most: the key that the query looks at most, `[batch, head, position]`.
+        z_without_it, total_without_it: z and total if that key were not there.
+    """
+
     total: Float[Tensor, "batch head position"]
     most: Int[Tensor, "batch head position"]
     z_without_it: Float[Tensor, "batch head position d_head"]
@@ -69,23 +96,9 @@ def changes_one_position(site: Site) -> bool:
 
 def attended(q: Tensor, k: Tensor, v: Tensor, z: Tensor) -> Attended:
     """From what the layer's hooks saw, `[batch, position, head, d_head]` each."""
-    heads, length = q.shape[2], q.shape[1]
     # Every head by itself in memory: their products with single queries then need no copy.
-    query, z = q.transpose(1, 2).contiguous(), z.transpose(1, 2).contiguous()
-    k, v = (x.transpose(1, 2).contiguous().transpose(1, 2) for x in (k, v))
-    keys, values = (_for_every_head(x, heads).transpose(1, 2) for x in (k, v))
-    hidden = torch.ones(length, length, dtype=torch.bool, device=q.device).triu(1)
-    found: list[tuple[Tensor, ...]] = []
-    for rows in chunks(len(q), max(1, SCORES // (heads * length**2))):
-        scores = query[rows] @ keys[rows].mT / math.sqrt(q.shape[-1])
-        scores = scores.masked_fill_(hidden, -math.inf)
-        total, most = scores.logsumexp(-1), scores.argmax(-1)
-        scores = scores.scatter_(-1, most[..., None], -math.inf)
-        # The first position has one key only, but no key before it can change either.
-        without = scores.softmax(-1) @ values[rows]
-        found.append((total, most, without, scores.logsumexp(-1)))
-    total, most, without, total_without = (torch.cat(part) for part in zip(*found, strict=True))
-    return Attended(k, v, query, z, total, most, without, total_without)
+    q, k, v, z = (x.transpose(1, 2).contiguous() for x in (q, k, v, z))
+    return Attended(k.transpose(1, 2), v.transpose(1, 2), q, z)
 
 
 def reading_again(
@@ -96,6 +109,7 @@ def reading_again(
     Args:
         key, value: `[batch, key-value head, d_head]`.
     """
+    reading = layer.reading
     heads, scale = layer.query.shape[1], 1 / math.sqrt(layer.query.shape[-1])
     old_and_new = [
         torch.stack([_for_every_head(x, heads) for x in pair], dim=2)  # [batch, head, 2, d_head]
@@ -103,14 +117,14 @@ def reading_again(
     ]
     later = slice(first, None)
     scores = layer.query[:, :, later] @ (scale * old_and_new[0]).mT
-    scores = scores - layer.total[:, :, later, None]
-    looks_there = layer.most[:, :, later] == position
+    scores = scores - reading.total[:, :, later, None]
+    looks_there = reading.most[:, :, later] == position
     share, z = scores[..., 0].exp(), layer.z[:, :, later]
     without = torch.log1p(-share.masked_fill(looks_there, 0.0))
     if looks_there.any():
-        others = (layer.total_without_it - layer.total)[:, :, later]
+        others = (reading.total_without_it - reading.total)[:, :, later]
         without = torch.where(looks_there, others, without)
-        z = torch.where(looks_there[..., None], layer.z_without_it[:, :, later], z)
+        z = torch.where(looks_there[..., None], reading.z_without_it[:, :, later], z)
         share = share.masked_fill(looks_there, 0.0)
     new_share = torch.sigmoid(scores[..., 1] - without)
     kept = (1 - new_share) / (1 - share)
