@@ -119,17 +119,16 @@ def reading_again(
     scores = layer.query[:, :, later] @ (scale * old_and_new[0]).mT
     scores = scores - reading.total[:, :, later, None]
     looks_there = reading.most[:, :, later] == position
-    share, z = scores[..., 0].exp(), layer.z[:, :, later]
-    without = torch.log1p(-share.masked_fill(looks_there, 0.0))
-    if looks_there.any():
-        others = (reading.total_without_it - reading.total)[:, :, later]
-        without = torch.where(looks_there, others, without)
-        z = torch.where(looks_there[..., None], reading.z_without_it[:, :, later], z)
-        share = share.masked_fill(looks_there, 0.0)
+    share = scores[..., 0].exp().masked_fill(looks_there, 0.0)
+    few = looks_there.nonzero(as_tuple=True)
+    without = torch.log1p(-share)
+    without[few] = (reading.total_without_it - reading.total)[:, :, later][few]
     new_share = torch.sigmoid(scores[..., 1] - without)
     kept = (1 - new_share) / (1 - share)
+    z = layer.z[:, :, later] * kept[..., None]
+    z[few] = reading.z_without_it[:, :, later][few] * kept[few][:, None]
     z = torch.baddbmm(
-        (z * kept[..., None]).flatten(0, 1),
+        z.flatten(0, 1),
         torch.stack([-kept * share, new_share], dim=-1).flatten(0, 1),
         old_and_new[1].flatten(0, 1),
     ).unflatten(0, kept.shape[:2])
