@@ -48,6 +48,7 @@ from probes import (
 from probes.activations import residual_sites
 from probes.fitters import logistic
 from probes.interchange import InterchangePairs
+from probes.metrics import Metric
 
 PROMPTS, PAIRS = 24, 100
 NEAR_ONE, NEAR_ZERO = 0.99, 0.01
@@ -399,7 +400,7 @@ def _pairs(task: CompositionTask, count: int = PAIRS, seed: int = 3) -> Intercha
     return interchange_pairs(task, count, torch.Generator().manual_seed(seed))
 
 
-def _changed(task: CompositionTask, hop: int):
+def _changed(task: CompositionTask, hop: int) -> tuple[Tensor, Tensor, Metric, Tensor]:
     """Prompts with another entry for `i_hop`, and the metric that tells their answers apart."""
     generator = torch.Generator().manual_seed(10 + hop)
     pairs = task.counterfactual(task.sample(PROMPTS, generator), hop, generator)
