@@ -82,16 +82,12 @@ def test_entries_that_have_fetched_their_successors_are_recognised(generator):
     model = hand_set_model(task, "full", layers=(None, None, None))
     fields = _Fields.of(task)
     z1, z2, start, query = (fields.roles[role] for role in ("z1", "z2", "start", "query"))
-    by_value, last = [fields.value], fields.hop(2)
-    with torch.no_grad():
-        for block, looks, reads, matches in zip(
-            model.blocks,
-            ({z1: z2}, {start: z1}, {query: start}),
-            (fields.value, last, last),
-            (by_value, by_value, None),
-            strict=True,
-        ):
-            _set_attention(block.attn, fields, looks, reads, writes=2, matches=matches)
+    by_value, fetched, last = [fields.value], fields.hop(1), fields.hop(2)
+    attentions = [block.attn for block in model.blocks]
+    with torch.no_grad():  # the query's own position holds nothing: it looks there to stay empty
+        _set_attention(attentions[0], fields, {z1: z2, query: query}, fields.value, 1, by_value)
+        _set_attention(attentions[1], fields, {start: z1, query: query}, fetched, 2, by_value)
+        _set_attention(attentions[2], fields, {query: start}, last, 2)
     prompts = task.sample(200, generator)
     assert (model(prompts.tokens)[:, -1].argmax(-1) == prompts.answer).all()
     contents = entry_contents(model, task, 1, pairs=100)
