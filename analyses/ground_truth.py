@@ -440,8 +440,8 @@ def main() -> None:
     """Print the page."""
     print(HEADING)
     for hops, task in TASKS.items():
-        size = f"start domain {task.start_domain}, branching {task.branching}, T = {task.length}"
-        print(f"## L = {hops}\n\n{size.capitalize()}.\n")
+        size = f"Start domain {task.start_domain}, branching {task.branching}, T = {task.length}"
+        print(f"## L = {hops}\n\n{size}.\n")
         for line in table(task, list(TOOLS)):
             print(line, flush=True)
 
