@@ -170,6 +170,19 @@ def test_every_cell_is_one_hook_and_one_run(name):
     assert sweep.change.abs().max() > 1e-3
 
 
+@pytest.mark.parametrize("sharpness", [5.0, 50.0])
+def test_a_key_that_takes_or_loses_all_of_the_attention(sharpness):
+    """Where a share close to one is exchanged, nothing cancels."""
+    model = stack("full", "full", n_kv_heads=2)
+    with torch.no_grad():
+        model.blocks[0].attn.W_Q.mul_(sharpness)
+        shares = model.run_with_cache(CLEAN)[1]["blocks.0.attn.hook_pattern"].amax(-1)
+    assert (shares > 0.999).float().mean() > (0.05 if sharpness > 10 else 0)
+    sites = [site for part in ("resid_pre", "k", "v") for site in grid(model, CLEAN, part)]
+    sweep = patch_sweep(model, CLEAN, CORRUPTED, sites, METRIC)
+    close(sweep.values, naive_sweep(model, CORRUPTED, CLEAN, sites))
+
+
 def test_noising_is_denoising_with_the_runs_exchanged():
     model = stack("full", "deltanet")
     sites = all_sites(model, [3, None])
