@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from composition import CompositionTask
+from analyses import hand_set_mechanisms
 
 torch.set_num_threads(1)
 
@@ -13,9 +13,5 @@ def generator() -> torch.Generator:
     return torch.Generator().manual_seed(0)
 
 
-TASKS = {
-    "L=2": CompositionTask(start_domain=4, branching=(8,)),
-    "L=3": CompositionTask(start_domain=3, branching=(3, 2)),
-    "L=4": CompositionTask(start_domain=3, branching=(2, 2, 2)),
-}
+TASKS = {f"L={hops}": task for hops, task in hand_set_mechanisms.TASKS.items()}
 """The task itself at each length that hand-set models are proved on."""

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from analyses.ground_truth import TOOLS, Mechanism, models, told_apart
+from analyses.ground_truth import TOOLS, told_apart
+from analyses.hand_set_mechanisms import Mechanism, models
 from architectures import hand_set_model
 from architectures.hand_set import _Fields, _set_attention
 from composition import CompositionTask
