@@ -244,17 +244,23 @@ def alignment(mechanism: Mechanism, model: HookedStack) -> Statements:
 
 
 def controls(mechanism: Mechanism, model: HookedStack) -> Statements:
-    """Random directions and untrained weights carry nothing; entries off the chain do not count."""
+    """Where the donor's value moves every answer, random directions and fresh weights do not."""
     floors = interchange_controls(
         model, HookedStack(model.config), mechanism.task, _pairs(mechanism.task)
     )
-    found: Statements = [
-        (f"off the chain, {name}", bool((shares == 1).all()))
-        for name, shares in floors.off_path.items()
-    ]
-    # On an untrained model a donor's answer copied from the last layer is right by construction.
-    for name, floor in (("random", floors.random_direction), ("untrained", floors.untrained)):
-        found.append((name, bool(floor.follows["answer"][:-1].max() < 0.5)))
+    real = interchange(model, mechanism.task, _pairs(mechanism.task))
+    found: Statements = []
+    for name, position in mechanism.task.traced_positions.items():
+        found.append((f"off the chain, {name}", bool((floors.off_path[name] == 1).all())))
+        random, untrained = (
+            floor.follows[name] for floor in (floors.random_direction, floors.untrained)
+        )
+        for place, hop in enumerate(mechanism.carried(position)):
+            if hop is not None:  # where the donor's value moves every answer, the floors do not
+                above = real.follows[name][place, hop] == 1 and random[place, hop] < 0.5
+                found.append((f"random direction, {name} {place}", bool(above)))
+        # The donor's answer, copied from the last layer, is right on untrained weights too.
+        found.append((f"untrained, {name}", bool(untrained[:-1].max() < 0.5)))
     return found
 
 
@@ -265,13 +271,20 @@ def attribution_warns(mechanism: Mechanism, model: HookedStack) -> Statements:
     sweep = patch_sweep(model, clean, corrupted, sites, metric)
     estimate = attribution(model, clean, corrupted, sites, metric)
     missed = set(agreement(sweep, estimate).missed)
-    looked_with = [
+    # From the last step on the stream is read out linearly; before it a saturated softmax is ahead.
+    last = mechanism.steps[-1]
+    ahead = {
         Site("resid_pre", layer, place)
-        for _, place, layers, as_value in mechanism.flow(0)
+        for step, place, layers, _ in mechanism.flow(0)
         for layer in layers
-        if not as_value
+    }
+    read_out = Site("resid_post", last.layer, last.at)
+    estimated = attribution(model, clean, corrupted, [read_out], metric).double().mean()
+    real = patch_sweep(model, clean, corrupted, [read_out], metric).change.double()[0]
+    exact = abs(estimated - real) < NEAR_ZERO * abs(real)
+    return [(str(site), (site in missed) == (site in ahead)) for site in sites] + [
+        (f"{read_out} is exact", bool(exact))
     ]
-    return [(str(site), site in missed) for site in looked_with]
 
 
 TOOLS: dict[str, Callable[[Mechanism, HookedStack], Statements]] = {

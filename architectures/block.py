@@ -84,7 +84,7 @@ class Block(nn.Module):
         return self.hook_resid_post(residual)
 
     def absorb(self, residual: Float[Tensor, "batch position d_model"], past: Past) -> None:
-        """Keep in `past` what later positions need of these, and compute nothing else."""
+        """Keep in `past` what later positions need of these; nothing is written to the stream."""
         x = self.ln1(self.hook_resid_pre(residual))
         for mixer in self.mixers:
             mixer.absorb(x, past)

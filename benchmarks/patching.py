@@ -4,7 +4,7 @@
 
 Full layers, d_model 64, donor prompts that differ everywhere. The causal limit counts
 token-layers: a cell at (layer, position) can change the positions from its own on in its layer and
-those above, and of the last layer only the answer. Below it stands a second limit, for small
+those above, and of the last layer only the answer. Beside it stands a second limit, for small
 batches: the same, times what a prompt costs in a forward of that batch over what it costs in one of
 64. A cell of the answer position is timed as what one more cost: a sweep with every cell 21 times
 less a sweep with every cell once, over 20 times the cells.

@@ -1,9 +1,10 @@
 """Patched runs of a stack of ours that compute only what a patch can change.
 
 A patch at one layer and position changes nothing below and nothing to the left. A cell therefore
-starts at its layer, computes only the positions from its own to the end, and of the last layer
-only what the answer needs; cells of different layers climb the stack in one batch. Where the first
-layer is softmax attention, even there only what the changed position changes is computed.
+starts at its layer, computes only the positions from its own to the end (or from a little before,
+with its neighbours), and of the last layer only what the answer needs; cells of different layers
+climb the stack in one batch. Where the first layer is softmax attention and one position of its
+stream, queries, keys, values or z is patched, even there only what that changes is computed.
 """
 
 from __future__ import annotations
@@ -80,10 +81,10 @@ def climbing_runs(
     heard = [i for i, patch in enumerate(patches) if reaches_the_answer(patch.site, length, last)]
     unheard = sorted(set(range(len(patches))) - set(heard))
     at_once = memory if tokens.device.type == "cuda" else min(memory, CACHED)
-    row_bytes = 4 * model.config.d_model * length
+    row_bytes = 4 * length * _width(model, [patches[index].site for index in heard], length)
     fit = min(memory // (KEPT_COPIES * (last + 2)), at_once // WORKING_COPIES) // row_bytes
     batch = max(1, min(batch, count, fit))
-    positions = at_once // (WORKING_COPIES * 4 * model.config.d_model * batch)
+    positions = at_once * length // (WORKING_COPIES * row_bytes * batch)
     single = [patches[i].site.layer for i in heard if changes_one_position(patches[i].site)]
     quick = {layer for layer in single if attends_alone(_block(model, layer))}
     groups = _groups([patches[index].site for index in heard], quick, length, positions, batch)
@@ -98,6 +99,14 @@ def climbing_runs(
             yield from zip(
                 which, [rows] * len(which), climb(model, run, state, climbing), strict=True
             )
+
+
+def _width(model: HookedStack, sites: Sequence[Site], length: int) -> int:
+    """Numbers that the widest tensor of a block holds for each position."""
+    config = model.config
+    widths = [config.d_model, config.n_heads * config.head_dimension]
+    # A patched pattern makes its layer write the patterns of all cells.
+    return max(*widths, config.n_heads * length if any(map(is_pattern, sites)) else 0)
 
 
 def at_the_next_layer(patch: Patch, last_layer: int) -> Patch:
@@ -123,7 +132,7 @@ def _groups(
         begin = begins_at(sites[index])
         if groups:
             first, members = groups[-1]
-            exact = any(sites[each].component == "state" for each in (index, members[-1]))
+            exact = sites[index].component == "state"
             slack = 0 if exact or len(members) * batch >= ENOUGH_ROWS else (length - first) // 8
             room = (len(members) + 1) * (length - first) <= positions
             if begin <= first + slack and room:

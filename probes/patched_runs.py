@@ -86,8 +86,9 @@ def run_patched(
         for patch, value in zip(unheard, there, strict=True):
             check_shape(patch.site, patch.value, (count, *value.shape[1:]))
         known = [i for i, patch in enumerate(patches) if can_start_at(model, patch.site)]
-        climbing = climbing_runs(model, inputs, [patches[i] for i in known], batch, memory)
-        yield from ((known[number], rows, logits) for number, rows, logits in climbing)
+        if known:
+            climbing = climbing_runs(model, inputs, [patches[i] for i in known], batch, memory)
+            yield from ((known[number], rows, logits) for number, rows, logits in climbing)
     for index in sorted(set(range(len(patches))) - set(known)):
         site, value = patches[index].site, patches[index].value
         for rows in chunks(count, min(batch, 1024)):
@@ -106,7 +107,12 @@ def patched_once(
     """
     count, length = shape_of(inputs)
     site = resolved(site, length)
-    if not (isinstance(inputs, Tensor) and can_resume(model) and can_start_at(model, site)):
+    if not (
+        isinstance(inputs, Tensor)
+        and can_resume(model)
+        and can_start_at(model, site)
+        and reaches_the_answer(site, length, model.config.n_layers - 1)
+    ):
         return [
             (rows, partial(_answer_in_full, model, rows_of(inputs, rows)))
             for rows in chunks(count, batch)

@@ -139,7 +139,7 @@ def _first_guess(
     From a random start, saturated softmaxes further up leave no gradient to follow.
     """
     classes = int(torch.stack([pairs.base.chain[:, hop], pairs.donor.chain[:, hop]]).max()) + 1
-    here, there = (F.one_hot(p.chain[:, hop], classes).float() for p in (pairs.base, pairs.donor))
+    here, there = (F.one_hot(p.chain[:, hop], classes).to(own) for p in (pairs.base, pairs.donor))
     together = (donated - own).flatten(0, -2).T @ (there - here)
     generator = torch.Generator().manual_seed(seed)
     noise = random_subspace(len(together), dimension, generator).to(own)
