@@ -142,8 +142,8 @@ def mechanism_tests(mechanism: Mechanism, model: HookedStack) -> Statements:
     for layer in range(len(mechanism.layers)):
         step = next((step for step in steps if step.layer == layer), None)
         does = carry_or_look_up(model, task, layer, pairs=PAIRS)
-        expected: tuple[int | None, int | None] = (None, step.hop if step else None)
-        expected = (step.hop, None) if step is not None and step.carries else expected
+        hop_of = {step.carries: step.hop} if step is not None else {}
+        expected = (hop_of.get(True), hop_of.get(False))
         found.append((f"layer {layer}", (does.carries, does.looks_up) == expected))
     for hop in range(1, task.hops + 1):
         contents = entry_contents(model, task, hop, pairs=PAIRS)
@@ -198,8 +198,8 @@ def path_patching(mechanism: Mechanism, model: HookedStack) -> Statements:
     clean, corrupted, metric, _ = _changed(task, 0)
     found: Statements = []
     for sender, reader in zip(mechanism.steps, mechanism.steps[1:], strict=False):
-        read = ("v", reader.layer, task.start_position) if reader.carries else None
-        read = read or ("q", reader.layer, reader.at)
+        at_start = ("v", reader.layer, task.start_position)
+        read = at_start if reader.carries else ("q", reader.layer, reader.at)
         receivers = [
             Site(part, layer, place, 0)
             for layer in range(sender.layer + 1, len(mechanism.layers))
@@ -275,7 +275,7 @@ def attribution_warns(mechanism: Mechanism, model: HookedStack) -> Statements:
     last = mechanism.steps[-1]
     ahead = {
         Site("resid_pre", layer, place)
-        for step, place, layers, _ in mechanism.flow(0)
+        for _, place, layers, _ in mechanism.flow(0)
         for layer in layers
     }
     read_out = Site("resid_post", last.layer, last.at)

@@ -22,6 +22,8 @@ from architectures.block import Block
 from architectures.mixers import FullAttention
 from architectures.past import LayerState, ModelState, Past
 from probes.one_position import (
+    READ_BY_OTHERS,
+    READ_THERE,
     Attended,
     attended,
     attends_alone,
@@ -33,10 +35,10 @@ from probes.rows import chunks
 from probes.running import added_hooks
 from probes.sites import OF_ATTENTION, OF_THE_BLOCK, OF_THE_RULE, Site, is_pattern, replace_at
 
-SEEN_LATER = ("k", "v", "rot_k", *OF_THE_RULE)
+SEEN_LATER = (*READ_BY_OTHERS, *OF_THE_RULE)
 """What a mixer hands on to later positions: all else inside a layer stays at its own position."""
 
-SEEN_THERE = ("q", "rot_q", *OF_ATTENTION, "z", "gate", "recurrence_out")
+SEEN_THERE = (*READ_THERE, *OF_ATTENTION, "gate", "recurrence_out")
 
 WORKING_COPIES = 16
 """Tensors of the size of a cell's residual stream that a block holds at a time, at most."""
@@ -91,9 +93,9 @@ def climbing_runs(
     for rows in chunks(count, batch):
         run = plain_run(model, tokens[rows], quick)
         yield from ((index, rows, run.logits) for index in unheard)
-        state = ModelState(0, tuple({} for _ in model.blocks))
+        state = None
         for begin, members in groups:
-            state = _state_at(model, run, state, begin)
+            state = state_at(model, run, begin, state)
             which = [heard[member] for member in members]
             climbing = [Patch(patches[index].site, patches[index].value[rows]) for index in which]
             yield from zip(
@@ -174,8 +176,11 @@ def _block(model: HookedStack, layer: int) -> Block:
     return block
 
 
-def _state_at(model: HookedStack, run: PlainRun, state: ModelState, begin: int) -> ModelState:
-    """The unpatched state after the positions before `begin`, from an earlier one."""
+def state_at(
+    model: HookedStack, run: PlainRun, begin: int, state: ModelState | None = None
+) -> ModelState:
+    """The unpatched state after the positions before `begin`, from an earlier one if there is."""
+    state = state or ModelState(0, tuple({} for _ in model.blocks))
     passed = state.position
     if begin == passed:
         return state

@@ -20,7 +20,7 @@ from torch import Tensor
 from architectures import HookedStack
 from architectures.block import Block
 from architectures.mixers import FullAttention
-from architectures.mixers.projections import from_heads
+from architectures.mixers.projections import for_every_head, from_heads
 from architectures.past import Past
 from probes.patches import Patch, seen_from, writing
 from probes.rows import chunks
@@ -52,7 +52,9 @@ class Attended:
     def reading(self) -> Reading:
         """What a changed key can change; computed when the first one is met."""
         heads, length, d_head = self.query.shape[1:]
-        keys, values = (_for_every_head(x, heads).transpose(1, 2) for x in (self.key, self.value))
+        keys, values = (
+            for_every_head(x, heads, dim=-2).transpose(1, 2) for x in (self.key, self.value)
+        )
         hidden = torch.ones(length, length, dtype=torch.bool, device=keys.device).triu(1)
         found: list[tuple[Tensor, ...]] = []
         for rows in chunks(len(keys), max(1, SCORES // (heads * length**2))):
@@ -112,7 +114,9 @@ def reading_again(
     reading = layer.reading
     heads, scale = layer.query.shape[1], 1 / math.sqrt(layer.query.shape[-1])
     old_and_new = [
-        torch.stack([_for_every_head(x, heads) for x in pair], dim=2)  # [batch, head, 2, d_head]
+        torch.stack(
+            [for_every_head(x, heads, dim=-2) for x in pair], dim=2
+        )  # [batch, head, 2, d_head]
         for pair in ((layer.key[:, position], key), (layer.value[:, position], value))
     ]
     later = slice(first, None)
@@ -177,8 +181,3 @@ def stream_after(
     if layer + 1 == len(model.blocks):
         return torch.cat([here, later], dim=1)[:, -1:]
     return torch.cat([after[:, begin:position], here, later], dim=1)
-
-
-def _for_every_head(x: Tensor, heads: int) -> Tensor:
-    """Key-value heads, on the last axis but one, each as often as query heads share it."""
-    return x if x.shape[-2] == heads else x.repeat_interleave(heads // x.shape[-2], dim=-2)

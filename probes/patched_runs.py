@@ -27,6 +27,7 @@ from probes.climbing import (
     climbing_runs,
     plain_run,
     reaches_the_answer,
+    state_at,
 )
 from probes.patches import Patch, writing
 from probes.rows import chunks
@@ -122,9 +123,7 @@ def patched_once(
     for rows in chunks(count, batch):
         with torch.no_grad():
             run = plain_run(model, inputs[rows])
-            state = ModelState(0, ())
-            if begin:
-                state = model(inputs[rows, :begin], return_state=True)[1]
+            state = state_at(model, run, begin)
         prepared.append((rows, partial(_answer_of_one, model, run, state)))
     return prepared
 

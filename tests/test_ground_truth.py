@@ -93,12 +93,8 @@ def test_entries_that_have_fetched_their_successors_are_recognised(generator):
     assert (model(prompts.tokens)[:, -1].argmax(-1) == prompts.answer).all()
     contents = entry_contents(model, task, 1, pairs=100)
     assert contents.fetched == 1.0
-    assert contents.follows[:, 0].tolist() == [
-        1.0,
-        0.0,
-        0.0,
-        0.0,
-    ]  # its own value, until it fetches
+    # Their own value until they fetch, then what comes after it.
+    assert contents.follows[:, 0].tolist() == [1.0, 0.0, 0.0, 0.0]
     assert contents.follows[:, 1].tolist() == [0.0, 1.0, 0.0, 0.0]
 
 

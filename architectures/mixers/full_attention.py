@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from transformer_lens.hook_points import HookPoint
 
 from architectures.hooking import is_watched
-from architectures.mixers.projections import from_heads, to_heads
+from architectures.mixers.projections import for_every_head, from_heads, to_heads
 from architectures.past import Past, last_of
 from architectures.rotary import rotate
 
@@ -79,7 +79,7 @@ class FullAttention(nn.Module):
         else:
             k, v = self._with_earlier(k, v, past)
             q, k, v = (heads.transpose(1, 2) for heads in (q, k, v))
-            z = self._pattern(q, k) @ self._for_every_head(v) if watched else self._fused(q, k, v)
+            z = self._explicit(q, k, v) if watched else self._fused(q, k, v)
             z = z.transpose(1, 2)
         return from_heads(self.hook_z(z), self.W_O)
 
@@ -127,10 +127,13 @@ class FullAttention(nn.Module):
         mask = self._visible(q.shape[2], k.shape[2], q.device)
         return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, enable_gqa=grouped)
 
+    def _explicit(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return self._pattern(q, k) @ for_every_head(v, q.shape[1], dim=1)
+
     def _pattern(self, q: Tensor, k: Tensor) -> Float[Tensor, "batch head query key"]:
         hidden = ~self._visible(q.shape[2], k.shape[2], q.device)
         mask = q.new_zeros(hidden.shape).masked_fill(hidden, -math.inf)
-        q, k = q / math.sqrt(q.shape[-1]), self._for_every_head(k)
+        q, k = q / math.sqrt(q.shape[-1]), for_every_head(k, q.shape[1], dim=1)
         # Mask and product in one pass: patterns are large, and it is writing them that costs.
         scores = torch.baddbmm(mask, q.flatten(0, 1), k.flatten(0, 1).mT)
         scores = self.hook_attn_scores(scores.unflatten(0, q.shape[:2]))
@@ -143,6 +146,3 @@ class FullAttention(nn.Module):
         )
         visible = distance >= 0
         return visible if self.window is None else visible & (distance < self.window)
-
-    def _for_every_head(self, x: Tensor) -> Tensor:
-        return x if self.group == 1 else x.repeat_interleave(self.group, dim=1)

@@ -19,3 +19,9 @@ def from_heads(
 ) -> Float[Tensor, "batch position d_model"]:
     """The sum over heads of what each writes into the residual stream."""
     return z.flatten(-2) @ W.flatten(0, 1)
+
+
+def for_every_head(x: Tensor, heads: int, dim: int) -> Tensor:
+    """Key-value heads, on axis `dim`, each as often as query heads share it."""
+    shared = x.shape[dim]
+    return x if shared == heads else x.repeat_interleave(heads // shared, dim=dim)
