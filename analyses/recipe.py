@@ -23,7 +23,11 @@ class TrainingRecipe(BaseModel):
             held-out prompts of the task.
         max_seconds: budget in seconds, summed over the parts of a resumed run; None for no
             limit. Where such a run ends depends on the machine.
-        batch, learning_rate, warmup, betas, weight_decay, clip: AdamW at a constant rate after
+        batch: sets of functions drawn for a step.
+        questions: starts and queries asked of each set. What stands in front of them is computed
+            once, so several cost little more than one. In forward order the question comes first
+            and nothing can be shared: a step then has `batch * questions` sets.
+        learning_rate, warmup, betas, weight_decay, clip: AdamW at a constant rate after
             `warmup` steps of linear increase, gradients clipped to norm `clip`.
         curriculum: "active-hops", or "none" for the task itself from the first step.
         level_up: running accuracy at which the curriculum's level rises.
@@ -37,6 +41,7 @@ class TrainingRecipe(BaseModel):
     target: Fraction = 0.998
     max_seconds: Annotated[float, Field(gt=0)] | None = None
     batch: PositiveInteger = 64
+    questions: PositiveInteger = 8
     learning_rate: Annotated[float, Field(gt=0)] = 2e-3
     warmup: PositiveInteger = 50
     betas: tuple[Fraction, Fraction] = (0.9, 0.98)

@@ -118,7 +118,7 @@ def exact_accuracy(model: HookedStack, prompts: int, generator: torch.Generator)
     correct = 0
     for begin in range(0, prompts, 1024):
         drawn = model.config.task.sample(min(1024, prompts - begin), generator)
-        correct += int((model(drawn.tokens)[:, -1].argmax(-1) == drawn.answer).sum())
+        correct += int((model.answers(drawn.tokens).argmax(-1) == drawn.answer).sum())
     return correct / prompts
 
 

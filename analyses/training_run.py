@@ -16,6 +16,7 @@ from analyses.differences import first_difference
 from analyses.recipe import BUDGET, Progress, TrainingRecipe
 from architectures import CheckpointError, HookedStack, ModelConfig
 from architectures.checkpoints import load_weights, read_tensors, write_tensors
+from composition.sampling import Prompts, ask
 
 MEAN_LIFE = 20
 """Steps over which running accuracies average."""
@@ -46,6 +47,7 @@ class TrainingRun:
             lr=recipe.learning_rate,
             betas=recipe.betas,
             weight_decay=recipe.weight_decay,
+            fused=True,
         )
         level = 1 if recipe.curriculum == "active-hops" else hops + 1
         progress = Progress(level=level, by_hops=(None,) * hops)
@@ -58,13 +60,11 @@ class TrainingRun:
         return self.progress.level > self.config.task.hops
 
     def step(self) -> None:
-        """One batch of fresh prompts, one update, and the level raised where it is due."""
+        """One batch of fresh questions, one update, and the level raised where it is due."""
         began = time.perf_counter()
         recipe, before = self.recipe, self.progress
-        prompts = self.config.task.sample(
-            recipe.batch, self.generator, None if self.on_task else before.level
-        )
-        logits = self.model(prompts.tokens)[:, -1]
+        prompts, shared = self._draw()
+        logits = self.model.answers(prompts.tokens, shared)
         loss = F.cross_entropy(logits, prompts.answer)
         self.optimizer.zero_grad()
         loss.backward()
@@ -89,6 +89,15 @@ class TrainingRun:
         )
         if self.progress.step % HISTORY_EVERY == 0:
             self.history.append(self.progress)
+
+    def _draw(self) -> tuple[Prompts, int]:
+        """A batch, and how many questions share their functions."""
+        task, recipe = self.config.task, self.recipe
+        level = None if self.on_task else self.progress.level
+        if task.order == "forward":
+            return task.sample(recipe.batch * recipe.questions, self.generator, level), 1
+        prompts = task.sample(recipe.batch, self.generator, level)
+        return ask(task, prompts, recipe.questions, self.generator), recipe.questions
 
     def save(self, path: Path) -> None:
         """Write the whole state into one safetensors file."""

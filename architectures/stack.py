@@ -76,9 +76,7 @@ class HookedStack(HookedRootModule):
                 "return_state=True"
             )
         first, pasts = self._pasts(state)
-        token_part, position_part = self.embed(tokens, first)
-        residual = self.hook_embed(token_part) + self.hook_pos_embed(position_part)
-        _check_finite(residual)
+        residual = self._stream(tokens, first)
         if self._compiled is not None and whole and not self._is_watched():
             return self._compiled(residual)
         logits = self._logits(residual, pasts)
@@ -86,6 +84,71 @@ class HookedStack(HookedRootModule):
             return logits
         kept = tuple(past.kept for past in pasts)
         return logits, ModelState(first + tokens.shape[1], kept)
+
+    def answers(
+        self, tokens: Int[Tensor, "batch position"], questions: int = 1
+    ) -> Float[Tensor, "batch value"]:
+        """Logits of the answer alone, without what it does not hear of the last layer.
+
+        The numbers are those of `model(tokens)[:, -1]`, which is also what runs where there are
+        hooks, so that they see whole prompts.
+
+        Args:
+            tokens: whole prompts.
+            questions: how many rows have the same functions: as `sampling.ask` lays them out, one
+                question of all prompts after the other. The functions then run once.
+
+        Raises:
+            ValueError: as for a call, rows that do not share their functions, or several
+                questions where the task does not put them last.
+        """
+        task = self.config.task
+        if tokens.shape[-1] != task.length or self._is_watched():
+            return self(tokens)[:, -1]
+        begin = self._shared_positions(tokens, questions)
+        pasts = [Past() for _ in self.blocks]
+        if begin:
+            functions = self._stream(tokens[: len(tokens) // questions, :begin], 0)
+            for block, past in zip(self.blocks[:-1], pasts, strict=False):
+                functions = block(functions, past)
+            last = self.blocks[-1]
+            assert isinstance(last, Block)
+            last.absorb(functions, pasts[-1])
+            pasts = [Past(begin, past.kept, copies=questions) for past in pasts]
+        residual = self._stream(tokens[:, begin:], begin)
+        for layer, (block, past) in enumerate(zip(self.blocks, pasts, strict=True)):
+            residual = block(residual, past, 1 if layer == len(self.blocks) - 1 else None)
+        return self.read_out(residual)[:, -1]
+
+    def _shared_positions(self, tokens: Tensor, questions: int) -> int:
+        """How many positions the rows of one prompt's questions share: all but start and query."""
+        if questions == 1:
+            return 0
+        task = self.config.task
+        if task.order != "backward":
+            raise ValueError(
+                f"{questions} questions of one prompt need the functions in front, but in "
+                f"{task.order} order the question comes first; use questions=1"
+            )
+        begin = task.start_position
+        if questions < 1 or len(tokens) % questions:
+            raise ValueError(
+                f"{len(tokens)} rows are not {questions} questions of each of some prompts"
+            )
+        by_question = tokens[:, :begin].unflatten(0, (questions, -1))
+        if not torch.equal(by_question, by_question[:1].expand_as(by_question)):
+            raise ValueError(
+                f"rows {len(tokens) // questions} apart have different functions; lay the "
+                f"{questions} questions out as `composition.sampling.ask` does"
+            )
+        return begin
+
+    def _stream(self, tokens: Tensor, first: int) -> Float[Tensor, "batch position d_model"]:
+        """What enters the first layer at the positions of a piece."""
+        token_part, position_part = self.embed(tokens, first)
+        residual = self.hook_embed(token_part) + self.hook_pos_embed(position_part)
+        _check_finite(residual)
+        return residual
 
     def _logits(self, residual: Tensor, pasts: list[Past] | None = None) -> Tensor:
         pasts = pasts or [Past() for _ in self.blocks]

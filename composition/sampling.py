@@ -128,6 +128,30 @@ def _active_functions(
     return rank < count
 
 
+def ask(
+    task: CompositionTask, prompts: Prompts, questions: int, generator: torch.Generator
+) -> Prompts:
+    """The prompts' functions under `questions` starts and queries each, `questions * batch` rows.
+
+    The first `batch` rows are the prompts themselves; then comes a second question of each, and
+    so on. Every row alone is a prompt of the task like any other.
+
+    Raises:
+        ValueError: questions below 1.
+    """
+    if questions < 1:
+        raise ValueError(f"questions is {questions}, but a prompt asks at least one")
+    rows = (questions - 1) * len(prompts)
+    tokens = prompts.tokens.repeat(questions, 1)
+    drawn = {task.start_position: (0, task.start_domain)}
+    if task.query:
+        drawn[task.positions["query"].start] = (task.n_values, task.n_values + task.n_queries)
+    for position, (lowest, end) in drawn.items():
+        new = torch.randint(lowest, end, (rows,), generator=generator, device=tokens.device)
+        tokens[len(prompts) :, position] = new
+    return Prompts(tokens, follow_chain(task, tokens), prompts.active.repeat(questions))
+
+
 def share_query(task: CompositionTask, prompts: Prompts, other: Prompts) -> Prompts:
     """`prompts` with the queries of `other`, row by row, and the chains that follow."""
     if not task.query:

@@ -7,6 +7,7 @@ a hook.
 
 import pytest
 import torch
+import torch.nn.functional as F
 from pydantic import ValidationError
 from transformer_lens import patching
 from transformer_lens.ActivationCache import ActivationCache
@@ -15,6 +16,7 @@ from architectures import HookedStack, ModelConfig
 from architectures.mixers import FullAttention
 from architectures.past import Past
 from composition import CompositionTask
+from composition.sampling import ask
 from tests.conftest import TASKS
 
 TASK = CompositionTask(start_domain=3, branching=(4,))
@@ -308,3 +310,55 @@ def test_compilation_that_would_pass_over_hooks_is_refused(generator):
     outside = torch.compile(HookedStack(CONFIG), backend="eager")
     with pytest.raises(Exception, match=r"call model.compile\(\) instead"):
         outside(TASK.sample(2, generator).tokens)
+
+
+@pytest.mark.parametrize("positions", ["none", "rotary"])
+@pytest.mark.parametrize("questions", [1, 2, 5])
+def test_answers_are_those_of_whole_prompts(generator, questions, positions):
+    """Whether the functions run once or with every question, values and gradients agree."""
+    schedule = ("full", "deltanet", "full+mamba2", "sliding", "short-conv", "full", "mlstm", "full")
+    for last in ("full", "gated-deltanet", "sliding", "full+linear"):
+        config = ModelConfig(
+            task=TASK,
+            schedule=(*schedule, last),
+            d_model=24,
+            n_heads=2,
+            n_kv_heads=1,
+            window=4,
+            d_mlp=8,
+            d_key=3,
+            short_conv=2,
+            positions=positions,
+        )
+        model = HookedStack(config).double()
+        prompts = ask(TASK, TASK.sample(3, generator), questions, generator)
+        results = []
+        for logits in (model.answers(prompts.tokens, questions), model(prompts.tokens)[:, -1]):
+            model.zero_grad()
+            F.cross_entropy(logits, prompts.answer).backward()
+            results.append([logits, *(p.grad.clone() for p in model.parameters())])
+        for shared, whole in zip(*results, strict=True):
+            torch.testing.assert_close(shared, whole, atol=1e-9, rtol=1e-7)
+
+
+def test_a_watched_stack_answers_with_whole_prompts(generator):
+    model, seen = HookedStack(CONFIG), []
+    prompts = ask(TASK, TASK.sample(3, generator), 2, generator)
+    unwatched = model.answers(prompts.tokens, 2)
+    with model.hooks([("blocks.0.hook_resid_post", lambda x, hook: seen.append(x.shape))]):
+        torch.testing.assert_close(model.answers(prompts.tokens, 2), unwatched)
+    assert seen == [(6, TASK.length, 24)]
+
+
+def test_answers_refuse_rows_that_share_nothing(generator):
+    model, forward = (
+        HookedStack(CONFIG),
+        CompositionTask(start_domain=3, branching=(2,), order="forward"),
+    )
+    with pytest.raises(ValueError, match="rows 3 apart have different functions"):
+        model.answers(TASK.sample(6, generator).tokens, 2)
+    with pytest.raises(ValueError, match="7 rows are not 2 questions"):
+        model.answers(TASK.sample(7, generator).tokens, 2)
+    other = HookedStack(ModelConfig(task=forward, schedule=("full",), d_model=16))
+    with pytest.raises(ValueError, match="forward order"):
+        other.answers(forward.sample(6, generator).tokens, 2)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from composition import CompositionTask
-from composition.sampling import visited_position
+from composition.sampling import ask, follow_chain, visited_position
 
 VARIANTS = [
     dict(start_domain=4, branching=(8,)),
@@ -140,6 +140,27 @@ def test_active_functions_are_chosen_uniformly(generator):
     prompts = task.sample(6000, generator, active_hops=3)
     shares = torch.bincount(prompts.active, minlength=4)[1:] / 6000
     assert (shares - 1 / 3).abs().max() < 0.03  # 4 standard errors
+
+
+@pytest.mark.parametrize("order", ["backward", "forward"])
+def test_questions_share_their_functions_and_nothing_else(order, generator):
+    task = CompositionTask(start_domain=5, branching=(3, 2), order=order)
+    prompts = task.sample(200, generator)
+    asked = ask(task, prompts, 4, generator)
+    assert torch.equal(asked.chain, follow_chain(task, asked.tokens))
+    by_question = asked.tokens.unflatten(0, (4, 200))
+    assert torch.equal(by_question[0], prompts.tokens)
+    for position, entry in enumerate(task.entries):
+        here = by_question[:, :, position]
+        if entry.role not in ("start", "query"):
+            assert torch.equal(here, here[:1].expand(4, -1))
+            continue
+        values = task.start_domain if entry.role == "start" else task.n_queries
+        counts = (here[1:] - here.min()).flatten().bincount(minlength=values)
+        assert len(counts) == values
+        assert (counts - 600 / values).abs().max() < 5 * (600 / values) ** 0.5
+    with pytest.raises(ValueError, match="questions is 0"):
+        ask(task, prompts, 0, generator)
 
 
 @pytest.mark.parametrize("sizes", VARIANTS)

@@ -15,6 +15,9 @@ from architectures.mixers.projections import for_every_head, from_heads, to_head
 from architectures.past import Past, last_of
 from architectures.rotary import rotate
 
+FEW = 4
+"""Queries up to which sharing earlier keys beats copying them for the fused kernel."""
+
 
 class FullAttention(nn.Module):
     """Causal multi-head softmax attention, over everything or over a window.
@@ -74,8 +77,8 @@ class FullAttention(nn.Module):
             q = self.hook_rot_q(rotate(q, past.position + x.shape[1] - asking.shape[1]))
         k, v = self._keys_and_values(x, past)
         watched = is_watched(self.hook_attn_scores) or is_watched(self.hook_pattern)
-        if past.shared and q.shape[1] == 1 and self.window is None and not watched:
-            z = self._one_query(q, k, v, past)
+        if past.shared and q.shape[1] <= FEW and self.window is None and not watched:
+            z = self._sharing(q, k, v, past)
         else:
             k, v = self._with_earlier(k, v, past)
             q, k, v = (heads.transpose(1, 2) for heads in (q, k, v))
@@ -96,29 +99,32 @@ class FullAttention(nn.Module):
         seen = None if self.window is None else self.window - 1
         return past.extend("key", k, seen), past.extend("value", v, seen)
 
-    def _one_query(
+    def _sharing(
         self,
-        q: Float[Tensor, "batch 1 head d_head"],
+        q: Float[Tensor, "batch query head d_head"],
         k: Float[Tensor, "batch position kv_head d_head"],
         v: Float[Tensor, "batch position kv_head d_head"],
         past: Past,
-    ) -> Float[Tensor, "batch 1 head d_head"]:
-        """z of the last position alone: it sees everything, so earlier keys need no copy."""
+    ) -> Float[Tensor, "batch query head d_head"]:
+        """z of the piece's last positions, whose earlier keys and values need no copy."""
         past.kept.update(key=k, value=v)
-        q = q.squeeze(1).unflatten(1, (-1, self.group)) / math.sqrt(q.shape[-1])
-        # c copies of p prompts, h key-value heads shared by g heads each, l keys
+        queries, keys = q.shape[1], k.shape[1]
+        q = q.unflatten(2, (-1, self.group)) / math.sqrt(q.shape[-1])
+        # c copies of p prompts, h key-value heads shared by g heads each, q queries, l keys
         q, k, v = past.by_copy(q), past.by_copy(k), past.by_copy(v)
         earlier_k, earlier_v = past.earlier("key"), past.earlier("value")
-        scores = torch.einsum("cphgd,cplhd->cphgl", q, k)
+        scores = torch.einsum("cpqhgd,cplhd->cphgql", q, k)
+        if queries > 1:  # a single query is the last position and sees everything
+            scores = scores.masked_fill(~self._visible(queries, keys, q.device), -math.inf)
         if earlier_k is None or earlier_v is None:
-            z = torch.einsum("cphgl,cplhd->cphgd", scores.softmax(-1), v)
+            z = torch.einsum("cphgql,cplhd->cpqhgd", scores.softmax(-1), v)
         else:
-            before = torch.einsum("cphgd,plhd->cphgl", q, earlier_k)
+            before = torch.einsum("cpqhgd,plhd->cphgql", q, earlier_k)
             pattern = torch.cat([before, scores], dim=-1).softmax(-1)
-            then, here = pattern.split([before.shape[-1], scores.shape[-1]], dim=-1)
-            z = torch.einsum("cphgl,plhd->cphgd", then, earlier_v)
-            z = z + torch.einsum("cphgl,cplhd->cphgd", here, v)
-        return z.flatten(0, 1).flatten(1, 2)[:, None]
+            then, here = pattern.split([before.shape[-1], keys], dim=-1)
+            z = torch.einsum("cphgql,plhd->cpqhgd", then, earlier_v)
+            z = z + torch.einsum("cphgql,cplhd->cpqhgd", here, v)
+        return z.flatten(0, 1).flatten(2, 3)
 
     def _fused(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         grouped = self.group > 1
