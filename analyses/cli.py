@@ -84,21 +84,26 @@ def train(
         int, typer.Option(help="Width of convolutions in linear layers; 0 for none.")
     ] = 0,
     window: Annotated[int, typer.Option(help="Positions that a sliding layer sees.")] = 16,
+    device: Annotated[
+        str,
+        typer.Option(help='Where to train, such as cuda; "accelerate" under accelerate launch.'),
+    ] = "cpu",
 ) -> None:
     """Train one stack and trace it; started again on the same directory, it goes on."""
     with one_line_errors():
         import torch
 
+        from analyses.devices import Devices
         from analyses.recipe import TrainingRecipe
         from analyses.runs import run as run_one
         from analyses.tables import trace_table
         from architectures import ModelConfig
-        from composition import CompositionTask
+        from composition import CompositionTask, read_schedule
 
         task = CompositionTask(start_domain=start_domain, branching=integers(branching))
         config = ModelConfig(
             task=task,
-            schedule=names(schedule, layers),
+            schedule=read_schedule(schedule, layers),
             d_model=d_model,
             n_heads=n_heads,
             d_mlp=d_mlp,
@@ -108,7 +113,11 @@ def train(
             window=window,
         )
         torch.set_num_threads(1)  # what makes a resumed run the same bit for bit
-        result = run_one(config, recipe=TrainingRecipe(steps=steps, seed=seed), directory=out)
+        devices = Devices(device)
+        recipe = TrainingRecipe(steps=steps, seed=seed)
+        result = run_one(config, recipe=recipe, directory=out, devices=devices)
+        if not devices.is_main:
+            return
         console.print(trace_table(result.trace))
         console.print(
             f"exact accuracy {result.accuracy:.4f}, {result.outcome} at step {result.progress.step}"
@@ -177,6 +186,40 @@ def show(
 
 
 @app.command()
+def sweep(
+    grid: Annotated[Path, typer.Argument(help="A TOML file with the grid; see grids/.")],
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Directory of the sweep; named after the grid.")
+    ] = None,
+    workers: Annotated[
+        int | None, typer.Option(help="Processes, one thread each; one a core by default.")
+    ] = None,
+) -> None:
+    """Make every run of a grid, and collect them into one Parquet file.
+
+    Started again on the same directory, it goes on where it was cut off.
+    """
+    with one_line_errors():
+        from analyses.grid import Grid
+        from analyses.sweep import RESULTS_FILE, run_sweep
+        from analyses.sweep_progress import SweepProgress
+        from analyses.tables import sweep_table
+
+        runs = Grid.read(grid)
+        out = out or Path(f"hoptrace-{grid.stem}")
+        budgets = {point.name: point.recipe.steps for point in runs.points()}
+        with SweepProgress(budgets, console) as bar:
+            frame = run_sweep(runs, out, workers=workers, report=bar.tell, ended=bar.ended)
+        console.print(sweep_table(frame))
+        console.print(f"Results: {out / RESULTS_FILE}")
+        failed = frame[frame["error"].notna()]
+        for name, error in zip(failed["name"], failed["error"], strict=True):
+            console.print(_error(error, f"{name} failed: "))
+        if len(failed):
+            raise typer.Exit(1)
+
+
+@app.command()
 def theory(
     schedule: Annotated[str | None, SCHEDULE] = None,
     layers: Layers = None,
@@ -200,7 +243,12 @@ def theory(
 ) -> None:
     """Bounds on the hops known at the answer position after every layer of a schedule."""
     with one_line_errors():
-        from composition import PUBLIC_HYBRIDS, predict_progress, size_condition
+        from composition import (
+            PUBLIC_HYBRIDS,
+            predict_progress,
+            read_schedule,
+            size_condition,
+        )
         from composition.schedules import attention_layers
         from composition.theory import LONGEST_CHAIN
 
@@ -216,7 +264,7 @@ def theory(
             else:
                 console.print(public_table())
             return
-        kinds, hybrid = names(schedule, layers), PUBLIC_HYBRIDS.get(schedule.strip())
+        kinds, hybrid = read_schedule(schedule, layers), PUBLIC_HYBRIDS.get(schedule.strip())
         if hops is None:
             hops = min(attention_layers(kinds) + 1, LONGEST_CHAIN) if hybrid else 2
         own_heads, own_dimension = (hybrid.heads, hybrid.head_dimension) if hybrid else (4, 16)
@@ -240,28 +288,6 @@ def theory(
                 depth = "" if own else f", at {layers} layers instead of {hybrid.n_layers}"
                 console.print(Text(f"{hybrid.title}{depth}. {hybrid.note}".rstrip(" .")))
             console.print(str(condition))
-
-
-def names(text: str, layers: int | None = None) -> tuple[str, ...]:
-    """Comma-separated layers, or those of a public hybrid, perhaps at another depth, by its name.
-
-    Raises:
-        ValueError: neither, or a depth for what has no rule for it.
-    """
-    from composition import PUBLIC_HYBRIDS, check_schedule, named_schedule
-
-    if text.strip() in PUBLIC_HYBRIDS:
-        return named_schedule(text.strip(), layers)
-    known = ", ".join(PUBLIC_HYBRIDS)
-    if layers is not None:
-        raise ValueError(f"--layers {layers} is for a public hybrid, {text!r} is none of {known}")
-    kinds = tuple(part.strip() for part in text.split(","))
-    try:
-        return check_schedule(kinds)
-    except ValueError as error:
-        if len(kinds) > 1:
-            raise
-        raise ValueError(f"{error}; or the name of a public hybrid: {known}") from None
 
 
 def integers(text: str) -> tuple[int, ...]:

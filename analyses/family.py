@@ -1,34 +1,23 @@
-"""Several runs side by side: the default family, one process a core, one thread a process."""
+"""Several runs side by side, drawn and reported together: the default family."""
 
 from __future__ import annotations
 
-import multiprocessing
-import os
-import signal
-import time
-from collections.abc import Callable
-from concurrent.futures import Future, ProcessPoolExecutor, as_completed
-from multiprocessing.queues import Queue
 from pathlib import Path
-from queue import Empty
-from threading import Event, Thread
 
-import torch
 from pydantic import BaseModel, ConfigDict
 
 from analyses.differences import first_difference
 from analyses.figures import staircase, to_png
-from analyses.recipe import Progress, TrainingRecipe
+from analyses.recipe import TrainingRecipe
 from analyses.report import render_report
-from analyses.runs import RunResult, run
+from analyses.runs import RunResult
+from analyses.workers import Failure, Job, Report, processes, run_all
 from architectures import CheckpointError, ModelConfig
 from architectures.checkpoints import read_json, visible_files, write_atomically, write_json
 from composition import CompositionTask
 
 FAMILY_FILE, PROGRESS_FILE = "family.json", "progress.json"
 FIGURE_FILE, REPORT_FILE = "staircase.png", "report.html"
-
-Report = Callable[[str, Progress], None]
 
 
 class Family(BaseModel):
@@ -97,36 +86,18 @@ def run_family(
     Raises:
         CheckpointError: the directory holds another family, or files that are not a run's.
     """
-    if workers is not None and workers < 1:
-        raise ValueError(f"workers is {workers}, but at least one process must do the work")
-    directory = Path(directory)
+    directory, workers = Path(directory), processes(workers)
     _claim(directory, family)
     runs: dict[str, RunResult] = {}
     failed: dict[str, str] = {}
-    workers = min(workers or len(os.sched_getaffinity(0)), len(family.arms))
-    # Fresh processes: a fork of a process that has used torch's threads can hang.
-    context = multiprocessing.get_context("spawn")
-    news: Queue = context.Queue()
-    with (
-        _Listener(news, report),
-        ProcessPoolExecutor(workers, context, _start_worker, (news,)) as pool,
-    ):
-        futures: dict[Future[RunResult], str] = {
-            pool.submit(_run_arm, name, config, family.recipe, directory / name): name
-            for name, config in family.arms.items()
-        }
-        try:
-            for future in as_completed(futures):
-                name, error = futures[future], future.exception()
-                if error is None:
-                    runs[name] = future.result()
-                else:
-                    failed[name] = f"{type(error).__name__}: {error}"
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            for process in multiprocessing.active_children():
-                process.terminate()
-            raise
+    jobs = {
+        name: Job(config, family.recipe, directory / name) for name, config in family.arms.items()
+    }
+    for name, ended in run_all(jobs, workers=workers, report=report):
+        if isinstance(ended, Failure):
+            failed[name] = ended.message
+        else:
+            runs[name] = ended
     in_order = {name: runs[name] for name in family.arms if name in runs}
     result = FamilyResult(family=family, runs=in_order, failed=failed)
     write_family(result, directory)
@@ -167,54 +138,3 @@ def _difference(there: Family, here: Family) -> str:
         old, new = getattr(there.recipe, name), getattr(here.recipe, name)
         return f"{name} is {old} there and {new} here"
     return f"arms {', '.join(there.arms)} there and {', '.join(here.arms)} here"
-
-
-_news: Queue | None = None
-"""In a worker: where progress is told."""
-
-
-def _start_worker(news: Queue) -> None:
-    global _news
-    _news = news
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to answer
-    torch.set_num_threads(1)
-    Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
-
-
-def _end_with(parent: int) -> None:
-    """Leave when the parent is gone, so that the same command does not meet workers of the last."""
-    while os.getppid() == parent:
-        time.sleep(0.5)
-    os._exit(1)
-
-
-def _run_arm(name: str, config: ModelConfig, recipe: TrainingRecipe, directory: Path) -> RunResult:
-    def tell(progress: Progress) -> None:
-        if _news is not None and progress.step % 10 == 0:
-            _news.put((name, progress))
-
-    return run(config, recipe=recipe, directory=directory, report=tell)
-
-
-class _Listener:
-    """Hands what workers tell to `report`, for the time of the block."""
-
-    def __init__(self, news: Queue, report: Report | None) -> None:
-        self._news, self._report, self._over = news, report, Event()
-        self._thread = Thread(target=self._listen, daemon=True)
-
-    def __enter__(self) -> None:
-        self._thread.start()
-
-    def __exit__(self, *_: object) -> None:
-        self._over.set()
-        self._thread.join()
-
-    def _listen(self) -> None:
-        while not self._over.is_set():
-            try:
-                name, progress = self._news.get(timeout=0.2)
-            except Empty:
-                continue
-            if self._report is not None:
-                self._report(name, progress)

@@ -16,6 +16,7 @@ from pathlib import Path
 import torch
 from pydantic import BaseModel, ConfigDict
 
+from analyses.devices import Devices
 from analyses.recipe import Progress, TrainingRecipe
 from analyses.tracing import ProgressTrace, trace
 from analyses.training import CHECKPOINT_FILE, Outcome, check_task, train
@@ -77,15 +78,17 @@ def run(
     *,
     directory: str | Path,
     report: Callable[[Progress], None] | None = None,
+    devices: Devices | None = None,
 ) -> RunResult:
     """Train, save and trace a model in `directory`; go on where an earlier try was cut off.
 
-    A finished run of the same config and recipe is read, not repeated.
+    A finished run of the same config and recipe is read, not repeated. Of several processes that
+    train together, the main one writes.
 
     Raises:
         CheckpointError: the directory holds another run, or something that is not a run.
     """
-    recipe = recipe or TrainingRecipe()
+    recipe, devices = recipe or TrainingRecipe(), devices or Devices()
     task = check_task(config, task)
     directory = Path(directory)
     if (directory / RESULT_FILE).exists():
@@ -98,8 +101,9 @@ def run(
         return finished
     check_usable(directory)
     interchange_pairs(task, 1, torch.Generator().manual_seed(0))  # refuse now, not after training
-    trained = train(config, task, recipe, directory=directory, report=report)
-    save_model(trained.model, directory)
+    trained = train(config, task, recipe, directory=directory, report=report, devices=devices)
+    if devices.is_main:
+        save_model(trained.model, directory)
     result = RunResult(
         recipe=recipe,
         outcome=trained.outcome,
@@ -109,7 +113,9 @@ def run(
         trace=trace(trained.model, seed=recipe.seed),
         machine=Machine.here(),
     )
-    write_json(directory / RESULT_FILE, result)
+    if devices.is_main:
+        write_json(directory / RESULT_FILE, result)
+    devices.wait()
     return result
 
 

@@ -21,6 +21,8 @@ from composition import (
 from composition.schedules import attention_layers
 
 if TYPE_CHECKING:  # a table of bounds needs no torch
+    from pandas import DataFrame
+
     from analyses.runs import RunResult
     from analyses.tracing import LayerTrace, ProgressTrace
     from composition import ProgressBound
@@ -85,6 +87,29 @@ def verdict_markdown(families: Sequence[Mapping[str, RunResult]]) -> str:
             )
             lines.append("| " + " | ".join(map(str, cells)) + " |")
     return "\n".join(lines)
+
+
+def sweep_table(frame: DataFrame) -> Table:
+    """One line an arm and crossed setting, over its seeds: accuracy and hops of every layer."""
+    table = Table(title="by arm, over seeds: median (lowest … highest)", title_justify="left")
+    for heading in ("run", "layers", "seeds", "exact accuracy", "causal hop", "allowed"):
+        table.add_column(heading)
+    finished = frame[frame["error"].isna()]
+    runs = finished["name"].str.replace(r"_seed=[^_]+", "", regex=True)
+    for name, rows in finished.groupby(runs, sort=False):
+        accuracy, first = rows["accuracy"], rows.iloc[0]
+        table.add_row(
+            str(name),
+            " ".join(first["schedule"]),
+            str(len(rows)),
+            f"{accuracy.median():.3f} ({accuracy.min():.3f} … {accuracy.max():.3f})",
+            "\n".join(
+                " ".join(map(str, hops[1:])) + (f"  ×{count}" if count > 1 else "")
+                for hops, count in Counter(map(tuple, rows["causal_hop"])).most_common()
+            ),
+            " ".join(map(_allowed, first["lower"][1:], first["upper"][1:])),
+        )
+    return table
 
 
 def trace_table(trace: ProgressTrace, hop: int | None = None) -> Table:

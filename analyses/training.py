@@ -8,13 +8,14 @@ never change, so the layers divide the hops among themselves as they like.
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
 import torch
 
+from analyses.devices import Devices
 from analyses.differences import first_difference
 from analyses.progress_bar import training_bar
 from analyses.recipe import Progress, TrainingRecipe
@@ -61,6 +62,7 @@ def train(
     *,
     directory: str | Path | None = None,
     report: Callable[[Progress], None] | None = None,
+    devices: Devices | None = None,
 ) -> TrainingResult:
     """Train a `HookedStack` until it answers exactly or its budget is spent.
 
@@ -72,29 +74,43 @@ def train(
             goes on from there and ends, on one thread, with the same weights bit for bit as
             a run that was never interrupted.
         report: called with the progress after every step, in place of the progress bar.
+        devices: where to train; the CPU if None. The model that is returned is on the CPU.
 
     Raises:
-        ValueError: a task other than the config's.
+        ValueError: a task other than the config's, or a batch that does not divide among the
+            devices.
         CheckpointError: the directory's checkpoint is of another run, or not whole.
     """
     check_task(config, task)
-    run = TrainingRun.begin(config, recipe or TrainingRecipe())
+    devices = devices or Devices()
+    run = TrainingRun.begin(config, recipe or TrainingRecipe(), devices)
     checkpoint = None if directory is None else Path(directory) / CHECKPOINT_FILE
     if checkpoint is not None and checkpoint.exists():
         run.load(checkpoint)
-    bar = training_bar(run.recipe.steps) if report is None else nullcontext(report)
-    with bar as tell:
-        while (outcome := _outcome(run)) is None:
+    with _bar(run.recipe.steps, report, devices) as tell:
+        while (outcome := devices.agreed(_outcome(run))) is None:
             run.step()
             tell(run.progress)
-            if checkpoint is not None and run.progress.step % run.recipe.checkpoint_every == 0:
-                run.save(checkpoint)
-    if checkpoint is not None:
+            if run.progress.step % run.recipe.checkpoint_every == 0:
+                _save(run, checkpoint)
+    _save(run, checkpoint)
+    model = run.model.cpu().eval()
+    accuracy = held_out_accuracy(model, run.recipe, RESULT_STREAM)
+    return TrainingResult(model, run.recipe, outcome, accuracy, run.progress, run.history)
+
+
+def _bar(
+    steps: int, report: Callable[[Progress], None] | None, devices: Devices
+) -> AbstractContextManager[Callable[[Progress], None]]:
+    """What is told the progress: `report`, or a bar; nothing beside the main process."""
+    if not devices.is_main:
+        return nullcontext(lambda progress: None)
+    return training_bar(steps) if report is None else nullcontext(report)
+
+
+def _save(run: TrainingRun, checkpoint: Path | None) -> None:
+    if checkpoint is not None and run.devices.is_main:
         run.save(checkpoint)
-    accuracy = held_out_accuracy(run.model, run.recipe, RESULT_STREAM)
-    return TrainingResult(
-        run.model.eval(), run.recipe, outcome, accuracy, run.progress, run.history
-    )
 
 
 def check_task(config: ModelConfig, task: CompositionTask | None) -> CompositionTask:
@@ -118,6 +134,7 @@ def exact_accuracy(model: HookedStack, prompts: int, generator: torch.Generator)
     correct = 0
     for begin in range(0, prompts, 1024):
         drawn = model.config.task.sample(min(1024, prompts - begin), generator)
+        drawn = drawn.to(model.unembed.device)
         correct += int((model.answers(drawn.tokens).argmax(-1) == drawn.answer).sum())
     return correct / prompts
 

@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from pydantic import BaseModel
 from torch import Tensor
 
+from analyses.devices import Devices
 from analyses.differences import first_difference
 from analyses.recipe import BUDGET, Progress, TrainingRecipe
 from architectures import CheckpointError, HookedStack, ModelConfig
@@ -36,12 +37,21 @@ class TrainingRun:
     generator: torch.Generator
     progress: Progress
     history: list[Progress]
+    devices: Devices
 
     @classmethod
-    def begin(cls, config: ModelConfig, recipe: TrainingRecipe) -> TrainingRun:
-        """A run at step 0."""
+    def begin(
+        cls, config: ModelConfig, recipe: TrainingRecipe, devices: Devices | None = None
+    ) -> TrainingRun:
+        """A run at step 0.
+
+        Raises:
+            ValueError: a batch that does not divide among the devices.
+        """
+        devices = devices or Devices()
+        devices.check_batch(recipe.batch)
         hops = config.task.hops
-        model = HookedStack(config, seed=recipe.seed)
+        model = HookedStack(config, seed=recipe.seed).to(devices.device)
         optimizer = torch.optim.AdamW(
             model.parameters(),
             lr=recipe.learning_rate,
@@ -52,7 +62,7 @@ class TrainingRun:
         level = 1 if recipe.curriculum == "active-hops" else hops + 1
         progress = Progress(level=level, by_hops=(None,) * hops)
         generator = torch.Generator().manual_seed(recipe.seed)
-        return cls(config, recipe, model, optimizer, generator, progress, [])
+        return cls(config, recipe, model, optimizer, generator, progress, [], devices)
 
     @property
     def on_task(self) -> bool:
@@ -68,13 +78,18 @@ class TrainingRun:
         loss = F.cross_entropy(logits, prompts.answer)
         self.optimizer.zero_grad()
         loss.backward()
+        self.devices.average_gradients(self.model)
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), recipe.clip)
         rate = recipe.learning_rate * min(1.0, (before.step + 1) / recipe.warmup)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         self.optimizer.step()
 
-        correct = (logits.argmax(-1) == prompts.answer).float()
+        right = (logits.argmax(-1) == prompts.answer).float()
+        losses = loss.detach().expand_as(right)
+        correct, active, losses = self.devices.together(
+            torch.stack([right, prompts.active.to(right), losses], dim=1)
+        ).T
         accuracy = before.accuracy + (correct.mean().item() - before.accuracy) / MEAN_LIFE
         level = before.level
         if accuracy >= recipe.level_up and not self.on_task:
@@ -83,21 +98,23 @@ class TrainingRun:
             step=before.step + 1,
             level=level,
             accuracy=accuracy,
-            by_hops=_running_by_hops(before.by_hops, correct, prompts.active),
-            loss=loss.item(),
+            by_hops=_running_by_hops(before.by_hops, correct, active),
+            loss=losses.mean().item(),
             seconds=before.seconds + time.perf_counter() - began,
         )
         if self.progress.step % HISTORY_EVERY == 0:
             self.history.append(self.progress)
 
     def _draw(self) -> tuple[Prompts, int]:
-        """A batch, and how many questions share their functions."""
+        """This process's share of a batch, and how many questions share their functions."""
         task, recipe = self.config.task, self.recipe
         level = None if self.on_task else self.progress.level
         if task.order == "forward":
-            return task.sample(recipe.batch * recipe.questions, self.generator, level), 1
+            prompts = task.sample(recipe.batch * recipe.questions, self.generator, level)
+            return self.devices.share(prompts, 1), 1
         prompts = task.sample(recipe.batch, self.generator, level)
-        return ask(task, prompts, recipe.questions, self.generator), recipe.questions
+        prompts = ask(task, prompts, recipe.questions, self.generator)
+        return self.devices.share(prompts, recipe.questions), recipe.questions
 
     def save(self, path: Path) -> None:
         """Write the whole state into one safetensors file."""
@@ -132,7 +149,10 @@ class TrainingRun:
         weights = _under(tensors, "model.")
         load_weights(self.model, weights, path)
         for name, parameter in self.model.named_parameters():
-            self.optimizer.state[parameter] = _under(tensors, f"optimizer.{name}.")
+            self.optimizer.state[parameter] = {
+                key: value.to(parameter.device)
+                for key, value in _under(tensors, f"optimizer.{name}.").items()
+            }
         self.generator.set_state(tensors["generator"])
         self.progress, self.history = progress, history
 

@@ -1,6 +1,6 @@
 """The task and its theory: chains, prompts, pairs, predicted progress; public hybrids by name."""
 
-from composition.schedules import PUBLIC_HYBRIDS, PublicHybrid, named_schedule
+from composition.schedules import PUBLIC_HYBRIDS, PublicHybrid, named_schedule, read_schedule
 from composition.task import CompositionTask, Entry
 from composition.theory import (
     FULL_KINDS,
@@ -34,5 +34,6 @@ __all__ = [
     "named_schedule",
     "parts",
     "predict_progress",
+    "read_schedule",
     "size_condition",
 ]

@@ -11,10 +11,30 @@ from __future__ import annotations
 from collections.abc import Callable, Container
 from dataclasses import dataclass
 
-from composition.theory import SOFTMAX_KINDS, parts
+from composition.theory import SOFTMAX_KINDS, check_schedule, parts
 
 Rule = Callable[[int, int], tuple[str, ...]]
 """From a layer's position and the number of layers to the kinds it stands as, mostly one."""
+
+
+def read_schedule(text: str, layers: int | None = None) -> tuple[str, ...]:
+    """Comma-separated layers, or those of a public hybrid, perhaps at another depth, by its name.
+
+    Raises:
+        ValueError: neither, or a depth for what has no rule for it.
+    """
+    if text.strip() in PUBLIC_HYBRIDS:
+        return named_schedule(text.strip(), layers)
+    known = ", ".join(PUBLIC_HYBRIDS)
+    if layers is not None:
+        raise ValueError(f"--layers {layers} is for a public hybrid, {text!r} is none of {known}")
+    kinds = tuple(part.strip() for part in text.split(","))
+    try:
+        return check_schedule(kinds)
+    except ValueError as error:
+        if len(kinds) > 1:
+            raise
+        raise ValueError(f"{error}; or the name of a public hybrid: {known}") from None
 
 
 def named_schedule(name: str, n_layers: int | None = None) -> tuple[str, ...]:

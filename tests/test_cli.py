@@ -8,9 +8,15 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from analyses.cli import app, names
+from analyses.cli import app
 from architectures import HookedStack, ModelConfig, hand_set_model, save_model
-from composition import LINEAR_KINDS, PUBLIC_HYBRIDS, CompositionTask, named_schedule
+from composition import (
+    LINEAR_KINDS,
+    PUBLIC_HYBRIDS,
+    CompositionTask,
+    named_schedule,
+    read_schedule,
+)
 from tests.conftest import TASKS
 
 
@@ -99,9 +105,9 @@ def test_the_page_on_public_hybrids_has_the_table_that_the_command_prints():
 
 
 def test_train_reads_names_as_theory_does():
-    assert names("full, kda,full") == ("full", "kda", "full")
-    assert names("qwen3-next") == named_schedule("qwen3-next")
-    assert names("jamba", 5) == ("mamba2",) * 4 + ("full",)
+    assert read_schedule("full, kda,full") == ("full", "kda", "full")
+    assert read_schedule("qwen3-next") == named_schedule("qwen3-next")
+    assert read_schedule("jamba", 5) == ("mamba2",) * 4 + ("full",)
 
 
 def test_help_and_theory_load_neither_torch_nor_transformer_lens():

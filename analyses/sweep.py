@@ -1,0 +1,138 @@
+"""A sweep: every run of a grid in a directory of its own, and one Parquet file of all results.
+
+grid.json            the runs that belong here; more may be added later
+runs/<name>/         one run each, as `analyses.runs` leaves it
+errors/<name>.txt    why a run failed, with its traceback; gone once it succeeds
+results.parquet      a row a run, in the grid's order
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import pandas as pd
+
+from analyses.grid import Grid, Point
+from analyses.results import row_of, write_parquet
+from analyses.runs import RESULT_FILE, RunResult, read_result
+from analyses.workers import Failure, Job, Report, processes, run_all
+from architectures import CheckpointError
+from architectures.checkpoints import read_json, visible_files, write_atomically, write_json
+
+GRID_FILE, RESULTS_FILE = "grid.json", "results.parquet"
+RUNS, ERRORS = "runs", "errors"
+
+Runner = Callable[[Mapping[str, Job], Report | None], Iterator[tuple[str, RunResult | Failure]]]
+"""Makes runs and yields each with its result, in whatever order they end."""
+
+Ended = Callable[[str, RunResult | Failure, bool], None]
+"""Told a run's name and result when it is over, and whether it was so before the sweep began."""
+
+
+def run_sweep(
+    grid: Grid,
+    directory: str | Path,
+    *,
+    workers: int | None = None,
+    report: Report | None = None,
+    ended: Ended | None = None,
+    runner: Runner | None = None,
+) -> pd.DataFrame:
+    """Make the grid's runs that are not finished yet, and collect all of them.
+
+    May be killed at any moment: finished runs are never made again, one that was cut off goes
+    on from its last checkpoint, one that failed is tried again. Runs may be added to a grid
+    later; those that are there must stay what they are.
+
+    Args:
+        workers: processes on this machine, one thread each; one a core if None.
+        report: told a run's name and progress while it goes on.
+        ended: told when a run is over, at once of those that were so before.
+        runner: what makes the runs instead of this machine's processes, such as
+            `analyses.ray_runner.on_ray()`.
+
+    Returns:
+        One row a run, as `results.parquet` has them; see `analyses.results`.
+
+    Raises:
+        ValueError: a grid with an impossible run.
+        CheckpointError: the directory holds something else, or the same names for other runs.
+    """
+    directory, points, workers = Path(directory), grid.points(), processes(workers)
+    _claim(directory, grid)
+    results: dict[str, RunResult | Failure] = {}
+
+    def over(name: str, result: RunResult | Failure, found: bool = False) -> None:
+        results[name] = result
+        _keep_error(directory / ERRORS / f"{name}.txt", result)
+        if ended is not None:
+            ended(name, result, found)
+
+    waiting: dict[str, Job] = {}
+    for point in points:
+        job = Job(point.config, point.recipe, directory / RUNS / point.name)
+        if (job.directory / RESULT_FILE).exists():
+            over(point.name, _finished(job), True)
+        else:
+            waiting[point.name] = job
+    if runner is None:
+        made = run_all(waiting, workers=workers, report=report)
+    else:
+        made = runner(waiting, report)
+    for name, result in made:
+        over(name, result)
+    return _collect(directory, points, results)
+
+
+def read_sweep(directory: str | Path) -> pd.DataFrame:
+    """The results that a sweep has left.
+
+    Raises:
+        CheckpointError: there are none.
+    """
+    path = Path(directory) / RESULTS_FILE
+    if not path.exists():
+        raise CheckpointError(f"{directory} has no {RESULTS_FILE}: run the sweep to its end first")
+    return pd.read_parquet(path)
+
+
+def _finished(job: Job) -> RunResult | Failure:
+    try:
+        return read_result(job.directory)
+    except CheckpointError as error:
+        return Failure(str(error))
+
+
+def _collect(
+    directory: Path, points: list[Point], results: Mapping[str, RunResult | Failure]
+) -> pd.DataFrame:
+    frame = pd.DataFrame([row_of(point, results[point.name]) for point in points])
+    write_parquet(frame, directory / RESULTS_FILE)
+    return frame
+
+
+def _keep_error(path: Path, result: RunResult | Failure) -> None:
+    if isinstance(result, Failure):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, f"{result.message}\n\n{result.traceback}".encode())
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _claim(directory: Path, grid: Grid) -> None:
+    """Make the directory this grid's, unless it is something else's, or some run would change."""
+    manifest = directory / GRID_FILE
+    if manifest.exists():
+        there = {point.name: point for point in read_json(Grid, manifest).points()}
+        for point in grid.points():
+            if there.get(point.name, point) != point:
+                raise CheckpointError(
+                    f"{directory} holds another run named {point.name}; give another --out, "
+                    "or undo what has changed in the grid"
+                )
+    elif directory.exists() and (not directory.is_dir() or visible_files(directory)):
+        raise CheckpointError(
+            f"{directory} is there already and is not a sweep; give --out a new or empty directory"
+        )
+    write_json(manifest, grid)

@@ -1,0 +1,94 @@
+"""Progress of a sweep, in a terminal or a log: what is over, what goes on, and the time left."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+
+from rich.console import Console
+from rich.progress import TaskID
+from rich.text import Text
+
+from analyses.progress_bar import bars, describe
+from analyses.recipe import Progress
+from analyses.runs import RunResult
+from analyses.workers import Failure
+
+
+class SweepProgress:
+    """How far a sweep is: runs that are over, those that go on, and the time left.
+
+    Args:
+        budgets: the steps each run may take, by name.
+        console: where it is shown; plain lines, one for each run that ends, if no terminal.
+        clock: seconds, for the estimate.
+    """
+
+    def __init__(
+        self,
+        budgets: Mapping[str, int],
+        console: Console,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._budgets, self._console, self._clock = budgets, console, clock
+        self._began = clock()
+        self._shares: dict[str, float] = {}
+        self._over: set[str] = set()
+        self._found = 0.0
+        self._bars = bars(console) if console.is_terminal else None
+        self._ids: dict[str, TaskID] = {}
+
+    def __enter__(self) -> SweepProgress:
+        if self._bars is not None:
+            self._bars.start()
+            self._all = self._bars.add_task("all runs", total=len(self._budgets), news="")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._bars is not None:
+            self._bars.stop()
+
+    def tell(self, name: str, progress: Progress) -> None:
+        """A run has gone on."""
+        if name in self._over:
+            return  # a message that was overtaken by the run's end
+        self._shares[name] = progress.step / self._budgets[name]
+        if self._bars is not None:
+            if name not in self._ids:
+                self._ids[name] = self._bars.add_task(name, total=self._budgets[name], news="")
+            self._bars.update(self._ids[name], completed=progress.step, news=describe(progress))
+
+    def ended(self, name: str, result: RunResult | Failure, found: bool = False) -> None:
+        """A run is over; `found` if it was before this sweep began."""
+        self._over.add(name)
+        self._shares[name] = 1.0
+        self._found += found
+        if self._bars is not None:
+            if name in self._ids:
+                self._bars.remove_task(self._ids.pop(name))
+            self._bars.update(self._all, completed=len(self._over), news=self.left())
+        if found:
+            return
+        what = (
+            f"failed: {result.message}"
+            if isinstance(result, Failure)
+            else f"accuracy {result.accuracy:.4f}, {result.outcome} at step {result.progress.step}"
+        )
+        count = f"{len(self._over)} of {len(self._budgets)}"
+        self._console.print(Text(f"{count}  {name}: {what}{self.left(', ')}"))
+
+    def left(self, before: str = "") -> str:
+        """The time left in words, from the runs' shares of their budgets since the beginning."""
+        done = sum(self._shares.values()) - self._found
+        missing = len(self._budgets) - sum(self._shares.values())
+        if done <= 0 or missing <= 0:
+            return ""
+        seconds = (self._clock() - self._began) / done * missing
+        return f"{before}about {_duration(seconds)} left"
+
+
+def _duration(seconds: float) -> str:
+    minutes = seconds / 60
+    if minutes < 1:
+        return f"{seconds:.0f} s"
+    return f"{minutes:.0f} min" if minutes < 90 else f"{minutes / 60:.1f} h"
