@@ -194,6 +194,14 @@ def sweep(
     workers: Annotated[
         int | None, typer.Option(help="Processes, one thread each; one a core by default.")
     ] = None,
+    ray: Annotated[
+        bool, typer.Option("--ray", help="Run on a Ray cluster instead of this machine's cores.")
+    ] = False,
+    address: Annotated[
+        str | None, typer.Option(help="Of the Ray cluster; a local one is started if not given.")
+    ] = None,
+    cpus: Annotated[float, typer.Option(help="CPUs a run reserves on Ray.")] = 1,
+    gpus: Annotated[float, typer.Option(help="GPUs a run reserves on Ray, and trains on.")] = 0,
 ) -> None:
     """Make every run of a grid, and collect them into one Parquet file.
 
@@ -205,11 +213,20 @@ def sweep(
         from analyses.sweep_progress import SweepProgress
         from analyses.tables import sweep_table
 
+        runner = None
+        if ray:
+            from analyses.ray_runner import on_ray
+
+            runner = on_ray(address, cpus=cpus, gpus=gpus)
+        elif address is not None or (cpus, gpus) != (1, 0):
+            raise ValueError("--address, --cpus and --gpus are for a Ray cluster; add --ray")
         runs = Grid.read(grid)
         out = out or Path(f"hoptrace-{grid.stem}")
         budgets = {point.name: point.recipe.steps for point in runs.points()}
         with SweepProgress(budgets, console) as bar:
-            frame = run_sweep(runs, out, workers=workers, report=bar.tell, ended=bar.ended)
+            frame = run_sweep(
+                runs, out, workers=workers, report=bar.tell, ended=bar.ended, runner=runner
+            )
         console.print(sweep_table(frame))
         console.print(f"Results: {out / RESULTS_FILE}")
         failed = frame[frame["error"].notna()]

@@ -59,7 +59,7 @@ def run_sweep(
         ValueError: a grid with an impossible run.
         CheckpointError: the directory holds something else, or the same names for other runs.
     """
-    directory, points, workers = Path(directory), grid.points(), processes(workers)
+    directory, points, workers = Path(directory).resolve(), grid.points(), processes(workers)
     _claim(directory, grid)
     results: dict[str, RunResult | Failure] = {}
 

@@ -75,7 +75,7 @@ class SweepProgress:
             else f"accuracy {result.accuracy:.4f}, {result.outcome} at step {result.progress.step}"
         )
         count = f"{len(self._over)} of {len(self._budgets)}"
-        self._console.print(Text(f"{count}  {name}: {what}{self.left(', ')}"))
+        self._console.print(Text(f"{count}  {name}: {what}{self.left(', ')}"), soft_wrap=True)
 
     def left(self, before: str = "") -> str:
         """The time left in words, from the runs' shares of their budgets since the beginning."""

@@ -17,6 +17,7 @@ from multiprocessing.queues import Queue
 from pathlib import Path
 from queue import Empty
 from threading import Event, Thread
+from typing import Any
 
 import torch
 from pebble import ProcessPool
@@ -80,7 +81,7 @@ def run_all(
         max_workers=count, context=context, initializer=_start_worker, initargs=(news,)
     )
     try:
-        with _Listener(news, report):
+        with Listener(news, report):
             futures: dict[Future[RunResult], str] = {
                 pool.schedule(_run_one, args=(name, job)): name for name, job in jobs.items()
             }
@@ -129,10 +130,10 @@ def _run_one(name: str, job: Job) -> RunResult:
     return run(job.config, recipe=job.recipe, directory=job.directory, report=tell)
 
 
-class _Listener:
-    """Hands what workers tell to `report`, for the time of the block."""
+class Listener:
+    """Hands what workers put into a queue to `report`, for the time of the block."""
 
-    def __init__(self, news: Queue, report: Report | None) -> None:
+    def __init__(self, news: Any, report: Report | None) -> None:
         self._news, self._report, self._over = news, report, Event()
         self._thread = Thread(target=self._listen, daemon=True)
 

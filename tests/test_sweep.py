@@ -199,7 +199,7 @@ class Console:
     def __init__(self):
         self.lines = []
 
-    def print(self, text):
+    def print(self, text, soft_wrap):
         self.lines.append(str(text))
 
 

@@ -1,0 +1,122 @@
+"""The runs of a sweep on a Ray cluster, local or remote, on CPUs or GPUs (extra `[ray]`).
+
+Every node needs hoptrace installed. A run writes where the sweep's directory is, if its node can
+write there, and into a scratch directory otherwise; in both cases the finished run's files come
+back to whoever started the sweep. What was cut off goes on from its checkpoint where the next
+node sees the same directory, and begins anew elsewhere.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from analyses.recipe import Progress
+from analyses.runs import RESULT_FILE, RunResult, read_result, run
+from analyses.sweep import Runner
+from analyses.workers import TELL_EVERY, Failure, Job, Listener, Report
+from architectures.checkpoints import visible_files, write_atomically
+
+Files = dict[str, bytes]
+
+
+def on_ray(address: str | None = None, *, cpus: float = 1, gpus: float = 0) -> Runner:
+    """A runner for `run_sweep` that hands every run to a Ray cluster as one task.
+
+    Args:
+        address: of the cluster, such as "auto" or "ray://head:10001"; None starts one on this
+            machine for the time of the sweep.
+        cpus, gpus: what a run reserves. It uses as many threads, and with a GPU trains on it.
+
+    Raises:
+        ValueError: Ray is not installed, or nothing to compute on is asked for.
+    """
+    try:
+        import ray
+    except ImportError:
+        raise ValueError('Ray is not installed; pip install "hoptrace[ray]"') from None
+    if cpus < 0 or gpus < 0 or cpus + gpus == 0:
+        raise ValueError(f"a run with {cpus} CPUs and {gpus} GPUs has nothing to compute on")
+
+    def make(jobs: Mapping[str, Job], report: Report | None) -> Iterator[tuple[str, Any]]:
+        ours = not ray.is_initialized()
+        if ours:
+            ray.init(address=address, include_dashboard=False, log_to_driver=False)
+        try:
+            yield from _make(jobs, report, cpus, gpus)
+        finally:
+            if ours:
+                ray.shutdown()
+
+    return make
+
+
+def _make(
+    jobs: Mapping[str, Job], report: Report | None, cpus: float, gpus: float
+) -> Iterator[tuple[str, RunResult | Failure]]:
+    import ray
+    from ray.util.queue import Queue
+
+    there = ray.remote(num_cpus=cpus, num_gpus=gpus, max_retries=2)(_run_there)
+    news = Queue(actor_options={"num_cpus": 0})
+    threads, device = max(1, int(cpus)), "cuda" if gpus else "cpu"
+    tasks = {there.remote(name, job, news, threads, device): name for name, job in jobs.items()}
+    try:
+        with Listener(news, report):
+            while tasks:
+                (task,), _ = ray.wait(list(tasks))
+                name = tasks.pop(task)
+                yield name, _brought_home(task, jobs[name])
+    finally:
+        for task in tasks:  # only where this loop was left early
+            ray.cancel(task, force=True)
+        news.shutdown(force=True)
+
+
+def _brought_home(task: Any, job: Job) -> RunResult | Failure:
+    """The run's files written here, and its result read; or why there is none."""
+    import ray
+
+    try:
+        files: Files = ray.get(task)
+        for name, content in sorted(files.items(), key=lambda item: item[0] == RESULT_FILE):
+            path = job.directory / name
+            if not path.exists() or path.read_bytes() != content:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                write_atomically(path, content)
+        return read_result(job.directory)
+    except ray.exceptions.RayTaskError as error:
+        return Failure(f"{type(error.cause).__name__}: {error.cause}", str(error))
+    except (ray.exceptions.RayError, ValueError, OSError) as error:
+        return Failure(f"{type(error).__name__}: {error}")
+
+
+def _run_there(name: str, job: Job, news: Any, threads: int, device: str) -> Files:
+    """In a process of the cluster: one run, and the files that it leaves."""
+    from analyses.devices import Devices
+
+    def tell(progress: Progress) -> None:
+        if progress.step % TELL_EVERY == 0:
+            news.put((name, progress))
+
+    torch.set_num_threads(threads)
+    directory = _writable(job.directory)
+    run(job.config, recipe=job.recipe, directory=directory, report=tell, devices=Devices(device))
+    return {path.name: path.read_bytes() for path in visible_files(directory)}
+
+
+def _writable(directory: Path) -> Path:
+    """The directory itself where this node can make it, else one that is always the same here."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        return directory
+    except OSError:
+        name = hashlib.sha256(str(directory).encode()).hexdigest()[:16]
+        scratch = Path(tempfile.gettempdir()) / "hoptrace" / name
+        scratch.mkdir(parents=True, exist_ok=True)
+        return scratch
