@@ -1,0 +1,1 @@
+"""The empirical comparison: each finding is a question put to the results of sweeps."""
