@@ -237,6 +237,51 @@ def sweep(
 
 
 @app.command()
+def mechanisms(
+    directory: Annotated[Path, typer.Argument(help="A sweep that is at its end.")],
+    pairs: Annotated[int, typer.Option(help="Interchange pairs for each test.")] = 512,
+) -> None:
+    """Measure how a sweep's models make their hops: who fetches, carries, looks up what."""
+    with one_line_errors():
+        import torch
+
+        from analyses.mechanism_rows import MECHANISMS_FILE, measure_mechanisms
+
+        torch.set_num_threads(1)  # models are small: a second thread costs more than it does
+
+        def ended(name: str, count: int, total: int) -> None:
+            console.print(Text(f"{count} of {total}  {name}"), soft_wrap=True)
+
+        measure_mechanisms(directory, pairs=pairs, ended=ended)
+        console.print(f"Mechanisms: {directory / MECHANISMS_FILE}")
+
+
+@app.command()
+def findings(
+    docs: Annotated[
+        Path, typer.Option(help="Where results/ lies, and findings.md and its figures go.")
+    ] = Path("docs"),
+    sweeps: Annotated[
+        Path | None, typer.Option(help="Copy results from here first: a sweep for each grid.")
+    ] = None,
+) -> None:
+    """Write what the sweeps show into docs/findings.md, with tables and figures."""
+    with one_line_errors():
+        from analyses.findings import FINDINGS
+        from analyses.findings.page import gather, load, write_page
+
+        if sweeps is not None:
+            found = gather(sweeps, docs, FINDINGS)
+            console.print(f"results of {', '.join(found) or 'no grid'} from {sweeps}")
+        frames = load(docs, FINDINGS)
+        if not frames:
+            raise ValueError(
+                f"{docs / 'results'} has no results of any finding's grid; give --sweeps DIR"
+            )
+        console.print(f"Findings: {write_page(docs, FINDINGS, frames)}")
+
+
+@app.command()
 def theory(
     schedule: Annotated[str | None, SCHEDULE] = None,
     layers: Layers = None,

@@ -41,7 +41,7 @@ class TrainingRecipe(BaseModel):
     target: Fraction = 0.998
     max_seconds: Annotated[float, Field(gt=0)] | None = None
     batch: PositiveInteger = 64
-    questions: PositiveInteger = 8
+    questions: PositiveInteger = 16
     learning_rate: Annotated[float, Field(gt=0)] = 2e-3
     warmup: PositiveInteger = 50
     betas: tuple[Fraction, Fraction] = (0.9, 0.98)

@@ -18,6 +18,7 @@ from analyses.findings.finding import (
     is_above,
     out_of,
     solved,
+    spread,
     staircases,
 )
 
@@ -82,10 +83,12 @@ def _words(runs: pd.DataFrame, learned: pd.DataFrame) -> str:
     )
     text = f"{begin}; {follow} of {len(exact)} never carry more hops than the bound allows. "
     if len(short):
+        inexact = short[short["accuracy"] < SOLVED]["accuracy"]
         text += (
             f"Stacks of L layers, one too few, do what the bound forbids in {short_ahead} of "
-            f"{len(short)} runs: most pairs already carry a later value, without being exact "
-            f"(accuracy {short['accuracy'].min():.3f} to {short['accuracy'].max():.3f}). "
+            f"{len(short)} runs: most pairs already carry a later value after some layer. "
+            f"{len(short) - len(inexact)} of them are learned all the same; the others end at "
+            f"{spread(inexact)}. "
         )
     if len(spare):
         idle = [idle_layers(row) for _, row in spare.iterrows()]

@@ -53,8 +53,8 @@ def _branching_words(groups: dict[str, pd.DataFrame]) -> str:
     ahead = sum(is_above(row) for _, row in runs.iterrows())
     by_n = {n: spread(rows["accuracy"]) for n, rows in runs.groupby("n")}
     text = (
-        f"Against the prediction, two full layers go past their bound in {out_of(ahead, len(runs))} "
-        f"runs, and {len(solved(runs))} of them are above {SOLVED}. "
+        "Against the prediction, two full layers go past their bound in "
+        f"{out_of(ahead, len(runs))} runs, and {len(solved(runs))} of them are above {SOLVED}. "
         if ahead
         else "As predicted, two full layers never go past their bound. "
     )
@@ -191,8 +191,8 @@ NO_QUERY = Finding(
 FORWARD = Finding(
     name="shortcuts-forward",
     title="In forward order, does a recurrence fold the chain?",
-    prediction="Nothing forbids it: with eigenvalues in (-1, 1) a delta rule can exchange one value "
-    "for the next as the functions come by.",
+    prediction="Nothing forbids it: with eigenvalues in (-1, 1) a delta rule can exchange one "
+    "value for the next as the functions come by.",
     grids=("shortcuts-forward",),
     tell=tell_forward,
 )
