@@ -10,33 +10,44 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from analyses.family import Family, default_family, run_family
     from analyses.figures import staircase
+    from analyses.grid import Grid
     from analyses.recipe import TrainingRecipe
     from analyses.runs import RunResult, read_result, run
+    from analyses.sweep import read_sweep, run_sweep
     from analyses.tracing import ProgressTrace, trace
     from analyses.training import TrainingResult, train
+    from analyses.zoo import load_trained, trained_models
 
 __all__ = [
     "Family",
+    "Grid",
     "ProgressTrace",
     "RunResult",
     "TrainingRecipe",
     "TrainingResult",
     "default_family",
+    "load_trained",
     "read_result",
+    "read_sweep",
     "run",
     "run_family",
+    "run_sweep",
     "staircase",
     "trace",
     "train",
+    "trained_models",
 ]
 
 _HOMES = {
     "analyses.family": ("Family", "default_family", "run_family"),
     "analyses.figures": ("staircase",),
+    "analyses.grid": ("Grid",),
     "analyses.recipe": ("TrainingRecipe",),
     "analyses.runs": ("RunResult", "read_result", "run"),
+    "analyses.sweep": ("read_sweep", "run_sweep"),
     "analyses.tracing": ("ProgressTrace", "trace"),
     "analyses.training": ("TrainingResult", "train"),
+    "analyses.zoo": ("load_trained", "trained_models"),
 }
 
 

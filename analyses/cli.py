@@ -282,6 +282,22 @@ def findings(
 
 
 @app.command()
+def models(
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """List the trained models that come with hoptrace; `load_trained(NAME)` loads one."""
+    with one_line_errors():
+        from analyses.tables import models_table
+        from analyses.zoo import trained_models
+
+        zoo = trained_models()
+        if as_json:
+            typer.echo(json.dumps([model.model_dump() for model in zoo], indent=2))
+        else:
+            console.print(models_table(zoo))
+
+
+@app.command()
 def theory(
     schedule: Annotated[str | None, SCHEDULE] = None,
     layers: Layers = None,

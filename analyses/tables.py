@@ -25,6 +25,7 @@ if TYPE_CHECKING:  # a table of bounds needs no torch
 
     from analyses.runs import RunResult
     from analyses.tracing import LayerTrace, ProgressTrace
+    from analyses.zoo import TrainedModel
     from composition import ProgressBound
 
 COLORS = {"inside": "green", "below": "yellow", "above": "red"}
@@ -108,6 +109,24 @@ def sweep_table(frame: DataFrame) -> Table:
                 for hops, count in Counter(map(tuple, rows["causal_hop"])).most_common()
             ),
             " ".join(map(_allowed, first["lower"][1:], first["upper"][1:])),
+        )
+    return table
+
+
+def models_table(models: Sequence[TrainedModel]) -> Table:
+    """One line a model of the zoo."""
+    table = Table(title="trained models: load_trained(name)", title_justify="left")
+    table.add_column("name", no_wrap=True)
+    for heading in ("L", "layers", "task", "accuracy", "causal hop"):
+        table.add_column(heading)
+    for model in models:
+        table.add_row(
+            model.name,
+            str(model.hops),
+            " ".join(model.schedule),
+            model.task,
+            f"{model.accuracy:.4f}",
+            " ".join(map(str, model.causal_hop)),
         )
     return table
 
