@@ -48,7 +48,7 @@ def default_family(*, steps: int = 3000, seed: int = 0) -> Family:
     """Four stacks at L = 2 whose bounds differ, small enough for minutes on two cores.
 
     With `m = 8` and `n_1 = 4` three full layers learn the task well within the budget and two do
-    not; with `m = 4` two get further, by a shortcut (docs/default_family.md). The linear layers'
+    not; with `m = 4` two get further, by a shortcut (docs/learnability.md). The linear layers'
     state has two heads of two keys, fewer than the eight entries of `z_1`: it can carry a value
     but not hold the table.
     """

@@ -18,9 +18,10 @@ def test_every_python_block_runs(tmp_path, monkeypatch, capsys):
     names: dict = {}
     exec(compile(code.replace("steps=3000", "steps=3"), "README.md", "exec"), names)
     assert (tmp_path / "staircase.png").exists()
-    said = re.search(r"# (\[.*\])", code)
-    assert said is not None
-    assert said[1] in capsys.readouterr().out, "what the README says is printed is printed"
+    promised = re.findall(r"^print.*# (\[.*\])$", code, re.MULTILINE)
+    assert len(promised) == 2
+    printed = capsys.readouterr().out.splitlines()
+    assert [line for line in printed if line in promised] == promised
 
 
 def test_the_two_commands_are_on_the_first_screen():

@@ -30,7 +30,9 @@ def test_a_model_is_what_its_result_says(name):
         assert (then - now).abs().max() < 0.16, layer.layer  # 256 pairs: five sigma at one half
 
 
-@pytest.mark.parametrize("name", ["full-L2", "early-linear-L2", "full-L3", "full-L4"])
+@pytest.mark.parametrize(
+    "name", ["full-L2", "early-linear-L2", "full-L3", "early-linear-L3", "full-L4"]
+)
 def test_those_that_learned_are_above_099(name):
     assert trained_result(name).accuracy > 0.99
 
