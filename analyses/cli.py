@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from pydantic import ValidationError
-from rich.console import Console
 from rich.text import Text
+
+from analyses.cli_output import console, error_text, errors, one_line_errors
+from analyses.cli_sweeps import findings, mechanisms, models, sweep
 
 app = typer.Typer(
     help="How many hops along a chain of functions does each layer of a model make, "
@@ -20,8 +19,6 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
-console = Console()
-errors = Console(stderr=True, soft_wrap=True)
 
 SCHEDULE = typer.Option(
     help="Kinds of the layers, first to last, such as full,deltanet,full; or the name of a public "
@@ -61,7 +58,7 @@ def run(
             console.print(f"{first.trace.size_condition}: what can be compared is the shape.")
             console.print(f"Figure: {out / FIGURE_FILE}   report: {out / REPORT_FILE}")
         for name, error in result.failed.items():
-            console.print(_error(error, f"{name} failed: "))
+            console.print(error_text(error, f"{name} failed: "))
         if result.failed:
             raise typer.Exit(1)
 
@@ -180,121 +177,9 @@ def show(
                 console.print(verdict_table(result.runs))
         failures = [item for result in results for item in result.failed.items()]
         for name, error in failures:
-            errors.print(_error(error, f"{name} failed: "))
+            errors.print(error_text(error, f"{name} failed: "))
         if failures:
             raise typer.Exit(1)
-
-
-@app.command()
-def sweep(
-    grid: Annotated[Path, typer.Argument(help="A TOML file with the grid; see grids/.")],
-    out: Annotated[
-        Path | None, typer.Option("--out", help="Directory of the sweep; named after the grid.")
-    ] = None,
-    workers: Annotated[
-        int | None, typer.Option(help="Processes, one thread each; one a core by default.")
-    ] = None,
-    ray: Annotated[
-        bool, typer.Option("--ray", help="Run on a Ray cluster instead of this machine's cores.")
-    ] = False,
-    address: Annotated[
-        str | None, typer.Option(help="Of the Ray cluster; a local one is started if not given.")
-    ] = None,
-    cpus: Annotated[float, typer.Option(help="CPUs a run reserves on Ray.")] = 1,
-    gpus: Annotated[float, typer.Option(help="GPUs a run reserves on Ray, and trains on.")] = 0,
-) -> None:
-    """Make every run of a grid, and collect them into one Parquet file.
-
-    Started again on the same directory, it goes on where it was cut off.
-    """
-    with one_line_errors():
-        from analyses.grid import Grid
-        from analyses.sweep import RESULTS_FILE, run_sweep
-        from analyses.sweep_progress import SweepProgress
-        from analyses.tables import sweep_table
-
-        runner = None
-        if ray:
-            from analyses.ray_runner import on_ray
-
-            runner = on_ray(address, cpus=cpus, gpus=gpus)
-        elif address is not None or (cpus, gpus) != (1, 0):
-            raise ValueError("--address, --cpus and --gpus are for a Ray cluster; add --ray")
-        runs = Grid.read(grid)
-        out = out or Path(f"hoptrace-{grid.stem}")
-        budgets = {point.name: point.recipe.steps for point in runs.points()}
-        with SweepProgress(budgets, console) as bar:
-            frame = run_sweep(
-                runs, out, workers=workers, report=bar.tell, ended=bar.ended, runner=runner
-            )
-        console.print(sweep_table(frame))
-        console.print(f"Results: {out / RESULTS_FILE}")
-        failed = frame[frame["error"].notna()]
-        for name, error in zip(failed["name"], failed["error"], strict=True):
-            console.print(_error(error, f"{name} failed: "))
-        if len(failed):
-            raise typer.Exit(1)
-
-
-@app.command()
-def mechanisms(
-    directory: Annotated[Path, typer.Argument(help="A sweep that is at its end.")],
-    pairs: Annotated[int, typer.Option(help="Interchange pairs for each test.")] = 512,
-) -> None:
-    """Measure how a sweep's models make their hops: who fetches, carries, looks up what."""
-    with one_line_errors():
-        import torch
-
-        from analyses.mechanism_rows import MECHANISMS_FILE, measure_mechanisms
-
-        torch.set_num_threads(1)  # models are small: a second thread costs more than it does
-
-        def ended(name: str, count: int, total: int) -> None:
-            console.print(Text(f"{count} of {total}  {name}"), soft_wrap=True)
-
-        measure_mechanisms(directory, pairs=pairs, ended=ended)
-        console.print(f"Mechanisms: {directory / MECHANISMS_FILE}")
-
-
-@app.command()
-def findings(
-    docs: Annotated[
-        Path, typer.Option(help="Where results/ lies, and findings.md and its figures go.")
-    ] = Path("docs"),
-    sweeps: Annotated[
-        Path | None, typer.Option(help="Copy results from here first: a sweep for each grid.")
-    ] = None,
-) -> None:
-    """Write what the sweeps show into docs/findings.md, with tables and figures."""
-    with one_line_errors():
-        from analyses.findings import FINDINGS
-        from analyses.findings.page import gather, load, write_page
-
-        if sweeps is not None:
-            found = gather(sweeps, docs, FINDINGS)
-            console.print(f"results of {', '.join(found) or 'no grid'} from {sweeps}")
-        frames = load(docs, FINDINGS)
-        if not frames:
-            raise ValueError(
-                f"{docs / 'results'} has no results of any finding's grid; give --sweeps DIR"
-            )
-        console.print(f"Findings: {write_page(docs, FINDINGS, frames)}")
-
-
-@app.command()
-def models(
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-) -> None:
-    """List the trained models that come with hoptrace; `load_trained(NAME)` loads one."""
-    with one_line_errors():
-        from analyses.tables import models_table
-        from analyses.zoo import trained_models
-
-        zoo = trained_models()
-        if as_json:
-            typer.echo(json.dumps([model.model_dump() for model in zoo], indent=2))
-        else:
-            console.print(models_table(zoo))
 
 
 @app.command()
@@ -380,27 +265,8 @@ def integers(text: str) -> tuple[int, ...]:
         raise ValueError(f"{text!r} is not a list of integers such as 4 or 3,2") from None
 
 
-@contextmanager
-def one_line_errors() -> Iterator[None]:
-    """What a user can put right is said in one line, without a trace of Python."""
-    try:
-        yield
-    except ValidationError as error:
-        from architectures.checkpoints import one_line
-
-        errors.print(_error(one_line(error)))
-        raise typer.Exit(2) from None
-    except (ValueError, OSError) as error:
-        errors.print(_error(str(error)))
-        raise typer.Exit(2) from None
-    except KeyboardInterrupt:
-        errors.print("stopped; the same command goes on from the last checkpoint")
-        raise typer.Exit(130) from None
-
-
-def _error(message: str, what: str = "error: ") -> Text:
-    """As text, not markup: the message may quote brackets that a user typed."""
-    return Text.assemble((what, "red"), message)
+for command in (sweep, mechanisms, findings, models):
+    app.command()(command)
 
 
 if __name__ == "__main__":
