@@ -6,19 +6,25 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    ProgressColumn,
+    TextColumn,
+    TimeRemainingColumn,
+)
 from rich.progress import Progress as Bars
 
 from analyses.recipe import Progress
 
 
-def bars(console: Console | None = None) -> Bars:
-    """The columns that every bar of ours has."""
+def bars(console: Console | None = None, *more: ProgressColumn) -> Bars:
+    """Name, bar, count, and then news; other columns of a kind of bar stand before the news."""
     return Bars(
         TextColumn("{task.description}"),
         BarColumn(bar_width=20),
         MofNCompleteColumn(),
-        TimeRemainingColumn(),
+        *more,
         TextColumn("{task.fields[news]}"),
         console=console,
     )
@@ -27,7 +33,7 @@ def bars(console: Console | None = None) -> Bars:
 @contextmanager
 def training_bar(steps: int) -> Iterator[Callable[[Progress], None]]:
     """A bar over `steps`, to be told the progress after each."""
-    with bars() as shown:
+    with bars(None, TimeRemainingColumn()) as shown:
         bar = shown.add_task("training", total=steps, news="")
 
         def tell(progress: Progress) -> None:
@@ -56,7 +62,7 @@ def family_bars(
     if not console.is_terminal:
         yield _lines(console)
         return
-    with bars(console) as shown:
+    with bars(console, TimeRemainingColumn()) as shown:
         width = max(len(name) for name in names)
         ids = {name: shown.add_task(f"{name:{width}}", total=steps, news="") for name in names}
 
