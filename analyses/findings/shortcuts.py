@@ -158,11 +158,15 @@ def _mechanism_words(rows: pd.DataFrame) -> str:
 def tell_fetching(frames: Frames) -> Told:
     """Stacks with one layer too few that are exact all the same, and what their entries hold."""
     runs = finished(frames["depth-L4"])
-    return _by_arm(
-        runs,
-        "Branching by two leaves an entry only two successors, which it can fetch both, to be told "
-        "apart by the query later: a hop saved.",
-    )
+    short = runs[runs["schedule"].map(len) == runs["hops"]]
+    says = "As predicted, no run with four full layers is learned."
+    if len(solved(short)):
+        says = (
+            f"Against the prediction, {out_of(len(solved(short)), len(short))} runs with four full "
+            "layers are learned. Branching by two leaves an entry only two successors: it can fetch "
+            "both, and the query tells them apart later, which saves a hop."
+        )
+    return _by_arm(runs, says)
 
 
 BRANCHING = Finding(
