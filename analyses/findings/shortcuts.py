@@ -163,7 +163,7 @@ def tell_fetching(frames: Frames) -> Told:
     if len(solved(short)):
         says = (
             f"Against the prediction, {out_of(len(solved(short)), len(short))} runs with four full "
-            "layers are learned. Branching by two leaves an entry only two successors: it can fetch "
+            "layers are learned. Branching by two leaves an entry two successors: it can fetch "
             "both, and the query tells them apart later, which saves a hop."
         )
     return _by_arm(runs, says)
