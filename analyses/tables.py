@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import groupby
@@ -100,7 +101,7 @@ def sweep_table(frame: DataFrame) -> Table:
     for name, rows in finished.groupby(runs, sort=False):
         accuracy, first = rows["accuracy"], rows.iloc[0]
         table.add_row(
-            str(name),
+            _arm_and_settings(str(name), first["arm"]),
             " ".join(first["schedule"]),
             str(len(rows)),
             f"{accuracy.median():.3f} ({accuracy.min():.3f} … {accuracy.max():.3f})",
@@ -111,6 +112,12 @@ def sweep_table(frame: DataFrame) -> Table:
             " ".join(map(_allowed, first["lower"][1:], first["upper"][1:])),
         )
     return table
+
+
+def _arm_and_settings(name: str, arm: str) -> str:
+    """A run's name over as many lines as it has crossed settings; a terminal is not that wide."""
+    settings = re.findall(r"([^=]+=[^_]*)(?:_|$)", name.removeprefix(arm).removeprefix("_"))
+    return "\n  ".join([arm, *settings])
 
 
 def models_table(models: Sequence[TrainedModel]) -> Table:

@@ -88,8 +88,12 @@ def run_all(
             for future in as_completed(futures):
                 error = future.exception()
                 yield futures[future], future.result() if error is None else Failure.of(error)
+    except BaseException:
+        pool.stop()  # left early: what still runs goes on from its checkpoint next time
+        raise
+    else:
+        pool.close()
     finally:
-        pool.stop()  # nothing is left in it, unless this loop was left early
         pool.join()
 
 

@@ -1,30 +1,23 @@
-"""The table of docs/variants.md: every linear layer, what was checked, and what was measured.
+"""The table of docs/variants.md: every linear layer, and what it was checked against.
 
-    python -m benchmarks.variants [--runs DIR] > docs/variants.md
+    python -m benchmarks.variants > docs/variants.md
 
-DIR is what `python -m benchmarks.train_variants --out DIR` has left; without it the last two
-columns are empty. Errors are the largest difference divided by the largest number expected, or
-by 1 where all are smaller.
+Errors are the largest difference divided by the largest number expected, or by 1 where all are
+smaller. What each layer learns is a finding: `grids/recurrences.toml`.
 """
 
 from __future__ import annotations
 
-import argparse
 import logging
-from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from analyses.family import PROGRESS_FILE, FamilyResult
-from analyses.runs import RunResult
 from architectures import HookedStack, ModelConfig, effective_attention
-from architectures.checkpoints import read_json
 from architectures.mixers import MIXERS
 from architectures.past import Past
 from architectures.recurrence import RecurrenceInputs, chunkwise, stepwise
 from benchmarks.timing import machine
-from benchmarks.train_variants import OWN_OPTIONS, OWN_STEPS
 from composition import CompositionTask
 from tests.test_mixers import PEERS, by_hand, random_layer
 
@@ -110,30 +103,15 @@ def of_the_stack(kind: str) -> tuple[float, float]:
     return streamed, error(rebuilt, cache["blocks.1.linear_attn.hook_recurrence_out"])
 
 
-def results(runs: Path | None, recipe: str) -> list[dict[str, RunResult]]:
-    """What every seed reached by a recipe, as far as it was run."""
-    found = [] if runs is None else sorted((runs / recipe).glob(f"seed*/{PROGRESS_FILE}"))
-    return [read_json(FamilyResult, path).runs for path in found]
-
-
-def trained(seeds: list[dict[str, RunResult]], kind: str) -> str:
-    """Accuracy and steps of every seed."""
-    cells = [
-        f"{runs[kind].accuracy:.4f} ({runs[kind].progress.step})" for runs in seeds if kind in runs
-    ]
-    return ", ".join(cells)
-
-
 def main() -> None:
     """Print the page."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    parser.add_argument("--runs", type=Path)
-    arguments = parser.parse_args()
     logging.getLogger("transformers").setLevel(logging.ERROR)  # it warns that fla is not there
-    default, own = results(arguments.runs, "default"), results(arguments.runs, "own")
-    print("# Linear layers: what was checked, what was measured\n")
-    print("Made by `python -m benchmarks.train_variants --out DIR` and")
-    print("`python -m benchmarks.variants --runs DIR > docs/variants.md`.\n")
+    print("# Linear layers: what was checked\n")
+    print(
+        "Made by `python -m benchmarks.variants > docs/variants.md`. What each layer\n"
+        "learns between two full ones is in "
+        "[findings.md](findings.md#does-it-matter-which-recurrence).\n"
+    )
     print(f"{machine()}.\n")
     print("## Exactness\n")
     print(
@@ -153,22 +131,6 @@ def main() -> None:
             f"| {kind} | {values:.0e} | {gradients:.0e} | {reference} | {distance:.0e} | "
             f"{streamed:.0e} | {rebuilt:.0e} |"
         )
-    print("\n## Training (full, X, full) on two hops\n")
-    own_kinds = ", ".join(
-        " ".join([kind, *(f"with {name} = {value}" for name, value in options.items())])
-        for kind, options in OWN_OPTIONS.items()
-    )
-    print(
-        "m = 8, n_1 = 4, two heads of two keys; exact accuracy on 4,096 held-out prompts, and in "
-        "brackets the step at which training ended, for each seed. Default: the default recipe, "
-        f"3,000 steps. Own: the same with {OWN_STEPS:,} steps ({own_kinds}).\n"
-    )
-    print("| X | default recipe | own recipe | at least 0.99 with every seed |\n|---|---|---|---|")
-    for kind in dict.fromkeys(kind for runs in default for kind in runs):
-        best = own if kind in OWN_OPTIONS and own else default
-        reached = [runs[kind].accuracy >= 0.99 for runs in best if kind in runs]
-        verdict = "yes" if all(reached) else f"no: {sum(reached)} of {len(reached)}"
-        print(f"| {kind} | {trained(default, kind)} | {trained(own, kind)} | {verdict} |")
 
 
 if __name__ == "__main__":

@@ -7,7 +7,17 @@ import math
 import pandas as pd
 from matplotlib.figure import Figure
 
-from analyses.findings.finding import Finding, Frames, Told, finished, listed, spread
+from analyses.findings.finding import (
+    HALF,
+    SOLVED,
+    Finding,
+    Frames,
+    Told,
+    finished,
+    listed,
+    solved,
+    spread,
+)
 
 MARKS = (("o", "#0b5cad"), ("s", "#d1661a"), ("^", "#1b7a3d"))
 """Of the sizes of the table, from small to large."""
@@ -50,7 +60,7 @@ def crossing(rows: pd.DataFrame) -> float | None:
 
 
 def _ratio(value: float | None) -> str:
-    return "outside" if value is None else f"{value:.2f}"
+    return "never" if value is None else f"{value:.2f}"
 
 
 def _row(key: tuple[str, int], rows: pd.DataFrame, crossed: float | None) -> dict[str, object]:
@@ -79,14 +89,33 @@ def _words(runs: pd.DataFrame, crossings: dict[tuple[str, int], float | None]) -
         f"{within} of {len(crossings)} curves pass half-way between guessing and 1 within a factor "
         "of two of N = H·d_k"
     )
-    return (
-        ". ".join(begin)
-        + f". With a quarter of the keys or fewer accuracy is {spread(far['accuracy'])} and a site "
-        f"carries i_1 in {spread(far['first hop'])} of the pairs; with twice the keys or more they "
-        f"are {spread(near['accuracy'])} and {spread(near['first hop'])}. Each layer then makes a "
-        "hop, both hops of the chain without any attention, which the theorems forbid only to "
-        "states that cannot hold the table."
+    begin.append(
+        f"With a quarter of the keys or fewer accuracy is {spread(far['accuracy'])}; with twice "
+        f"the keys or more it is {spread(near['accuracy'])}"
     )
+    if never:
+        budget = int(runs["steps"].max())
+        begin.append(
+            f"Never means within {budget:,} steps: more training may move a curve that the state "
+            "does not stop"
+        )
+    return ". ".join(begin) + ". " + _how(solved(runs))
+
+
+def _how(learned: pd.DataFrame) -> str:
+    """By which of two ways the runs that learned make two hops without attention."""
+    looks = learned["first hop"] > HALF
+    holds = ~looks & (learned["fetched"].map(max) > HALF)
+    text = (
+        f"The {len(learned)} runs above {SOLVED} make both hops without any attention, which the "
+        "theorems forbid only to states that cannot hold the table. "
+        f"In {looks.sum()} the answer or the start carries i_1 after the first layer in more than "
+        f"half of the pairs: each layer looks up once. In {holds.sum()} neither does, but "
+        "z_1's visited entry holds its successor in more than half: the first layer composes the "
+        "functions, the second looks up in the result"
+    )
+    rest = len(learned) - looks.sum() - holds.sum()
+    return text + (f". In {rest} neither accounts for half of the pairs." if rest else ".")
 
 
 def _figure(runs: pd.DataFrame) -> Figure:

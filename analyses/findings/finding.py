@@ -16,6 +16,9 @@ Frames = Mapping[str, pd.DataFrame]
 SOLVED = 0.99
 """Exact accuracy from which a run counts as having learned the task."""
 
+HALF = 0.5
+"""Share of the interchange pairs from which a mechanism is named."""
+
 
 @dataclass(frozen=True)
 class Told:

@@ -56,11 +56,15 @@ def _words(runs: pd.DataFrame, groups: dict[str, pd.DataFrame]) -> str:
         if short
         else "As predicted, it makes no difference which recurrence stands between"
     )
+    bits = {arm: int(rows["state_bits"].iloc[0]) for arm, rows in groups.items()}
+    usual = min(bits.values())
+    more = [f"{arm} {value:,}" for arm, value in bits.items() if value > usual]
     return (
         f"{begin}: {len(learned)} of {len(runs)} runs are above {SOLVED}, {follow} of them with "
         f"the staircase 0, 1, 2. Learning takes {steps.min():.0f} ({steps.idxmin()}) to "
         f"{steps.max():.0f} steps ({steps.idxmax()}), by the median of {len(runs) // len(groups)} "
-        "seeds; with so few the order between them is not settled."
+        f"seeds; with so few the order between them is not settled. States have {usual:,} bits"
+        + (f", but {listed(more)}." if more else " each.")
     )
 
 

@@ -6,6 +6,7 @@ import pandas as pd
 
 from analyses.findings.drawing import accuracy_by_arm
 from analyses.findings.finding import (
+    HALF,
     SOLVED,
     Finding,
     Frames,
@@ -19,9 +20,6 @@ from analyses.findings.finding import (
     spread,
     staircases,
 )
-
-HALF = 0.5
-"""Share of the pairs from which a mechanism is named."""
 
 
 def tell_branching(frames: Frames) -> Told:
