@@ -9,11 +9,12 @@ import pytest
 
 from analyses.findings import FINDINGS
 from analyses.findings.capacity import crossing
+from analyses.findings.columns import is_above
 from analyses.findings.depth import DEPTH
-from analyses.findings.finding import coverage, is_above, out_of, spread, wilson
 from analyses.findings.one_hop_a_layer import first_hop_position, idle_layers
 from analyses.findings.page import FIGURES, PAGE, load, render, told
 from analyses.findings.placement import PLACEMENT
+from analyses.findings.words import coverage, out_of, spread, wilson
 
 DOCS = Path("docs")
 

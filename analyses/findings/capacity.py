@@ -7,17 +7,8 @@ import math
 import pandas as pd
 from matplotlib.figure import Figure
 
-from analyses.findings.finding import (
-    HALF,
-    SOLVED,
-    Finding,
-    Frames,
-    Told,
-    finished,
-    listed,
-    solved,
-    spread,
-)
+from analyses.findings.finding import HALF, SOLVED, Finding, Frames, Told, finished, solved
+from analyses.findings.words import listed, spread
 
 MARKS = (("o", "#0b5cad"), ("s", "#d1661a"), ("^", "#1b7a3d"))
 """Of the sizes of the table, from small to large."""

@@ -6,18 +6,9 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from analyses.figures import CAUSAL, THEORY
-from analyses.findings.finding import (
-    SOLVED,
-    Finding,
-    Frames,
-    Told,
-    finished,
-    listed,
-    out_of,
-    sentence,
-    solved,
-    spread,
-)
+from analyses.findings.columns import columns
+from analyses.findings.finding import SOLVED, Finding, Frames, Told, finished, solved
+from analyses.findings.words import listed, sentence, spread
 
 
 def tell(frames: Frames) -> Told:
@@ -29,16 +20,10 @@ def tell(frames: Frames) -> Told:
 
 
 def _row(rows: pd.DataFrame) -> dict[str, object]:
-    first = rows.iloc[0]
     return {
-        "L": first["hops"],
-        "arm": first["arm"],
-        "full layers": first["depth"],
-        "parameters": f"{first['parameters']:,}",
-        "task": f"m = {first['start_domain']}, n = {', '.join(map(str, first['branching']))}",
-        "exact accuracy": spread(rows["accuracy"]),
-        "guessing": f"{first['frequency_baseline']:.3f}",
-        f"seeds above {SOLVED}": out_of(len(solved(rows)), len(rows)),
+        **columns(rows, "L", "arm"),
+        "full layers": rows["depth"].iloc[0],
+        **columns(rows, "parameters", "task", "exact accuracy", "guessing", "learned"),
     }
 
 

@@ -8,19 +8,9 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from analyses.figures import CAUSAL, PROBE, THEORY
-from analyses.findings.finding import (
-    SOLVED,
-    Finding,
-    Frames,
-    Told,
-    bounds,
-    finished,
-    is_above,
-    out_of,
-    solved,
-    spread,
-    staircases,
-)
+from analyses.findings.columns import columns, is_above, past_a_bound
+from analyses.findings.finding import SOLVED, Finding, Frames, Told, finished, solved
+from analyses.findings.words import out_of, spread
 
 
 def tell(frames: Frames) -> Told:
@@ -33,15 +23,10 @@ def tell(frames: Frames) -> Told:
 
 
 def _row(rows: pd.DataFrame) -> dict[str, object]:
-    first = rows.iloc[0]
     start = sum(first_hop_position(row) == "start" for _, row in rows.iterrows())
     return {
-        "L": first["hops"],
-        "arm": first["arm"],
-        "allowed": bounds(rows),
-        "causal hop, by layer": staircases(rows),
-        "probe hop, by layer": staircases(rows, "probe_hop"),
-        "past a bound": out_of(sum(is_above(row) for _, row in rows.iterrows()), len(rows)),
+        **columns(rows, "L", "arm", "allowed", "causal hop, by layer", "probe hop, by layer"),
+        **columns(rows, "past a bound"),
         "hop 1 made at the start": out_of(start, len(rows)),
     }
 
@@ -72,7 +57,7 @@ def _words(runs: pd.DataFrame, learned: pd.DataFrame) -> str:
     exact = learned[learned["schedule"].map(len) == learned["hops"] + 1]
     ahead = exact[[is_above(row) for _, row in exact.iterrows()]]
     short = runs[(runs["schedule"].map(len) == runs["hops"])]
-    short_ahead = sum(is_above(row) for _, row in short.iterrows())
+    short_ahead = past_a_bound(short)
     spare = learned[learned["schedule"].map(len) > learned["hops"] + 1]
     follow = len(exact) - len(ahead)
     begin = (

@@ -12,7 +12,8 @@ from pathlib import Path
 import pandas as pd
 
 from analyses.figures import to_png
-from analyses.findings.finding import SOLVED, Finding, Frames, Told, coverage
+from analyses.findings.finding import SOLVED, Finding, Frames, Told
+from analyses.findings.words import coverage
 from analyses.mechanism_rows import MECHANISMS_FILE
 from analyses.results import write_parquet
 from analyses.sweep import RESULTS_FILE

@@ -4,25 +4,26 @@ from __future__ import annotations
 
 import pandas as pd
 
+from analyses.findings.columns import accuracies, columns, past_a_bound
 from analyses.findings.drawing import accuracy_by_arm
-from analyses.findings.finding import (
-    SOLVED,
-    Finding,
-    Frames,
-    Told,
-    bounds,
-    finished,
-    is_above,
-    listed,
-    out_of,
-    sentence,
-    solved,
-    spread,
-    staircases,
-)
+from analyses.findings.finding import SOLVED, Finding, Frames, Told, finished, solved
+from analyses.findings.words import listed, out_of, sentence, spread
 
 PLAIN = r"full-\d+$"
 """Arms of full layers alone, which tell what the linear layer adds."""
+
+COLUMNS = (
+    "L",
+    "layers",
+    "parameters",
+    "state bits",
+    "exact accuracy",
+    "learned",
+    "steps they took",
+    "causal hop, by layer",
+    "allowed",
+    "past a bound",
+)
 
 
 def tell(frames: Frames) -> Told:
@@ -34,33 +35,14 @@ def tell(frames: Frames) -> Told:
         f"L = {hops}: {_short(rows)}": rows
         for (hops, _), rows in runs.groupby(["hops", "arm"], sort=False)
     }
-    table = pd.DataFrame([_row(rows) for rows in groups.values()])
-    alt = "Exact accuracy by order of the layers. " + " ".join(
-        f"{name}: {spread(rows['accuracy'])}." for name, rows in groups.items()
-    )
+    table = pd.DataFrame([columns(rows, *COLUMNS) for rows in groups.values()])
+    alt = f"Exact accuracy by order of the layers. {accuracies(groups)}"
     return Told(_words(runs), table, accuracy_by_arm(groups), alt)
 
 
 def _short(rows: pd.DataFrame) -> str:
     """ "F D F": F for a full layer, D for DeltaNet."""
     return " ".join("F" if kind == "full" else "D" for kind in rows["schedule"].iloc[0])
-
-
-def _row(rows: pd.DataFrame) -> dict[str, object]:
-    first = rows.iloc[0]
-    learned = solved(rows)
-    return {
-        "L": first["hops"],
-        "layers": ", ".join(first["schedule"]),
-        "parameters": f"{first['parameters']:,}",
-        "state bits": f"{first['state_bits']:,}",
-        "exact accuracy": spread(rows["accuracy"]),
-        f"seeds above {SOLVED}": out_of(len(learned), len(rows)),
-        "steps they took": spread(learned["steps_taken"], 0) if len(learned) else "",
-        "causal hop, by layer": staircases(rows),
-        "allowed": bounds(rows),
-        "past a bound": out_of(sum(is_above(row) for _, row in rows.iterrows()), len(rows)),
-    }
 
 
 def _words(runs: pd.DataFrame) -> str:
@@ -75,7 +57,7 @@ def _about(hops: int, rows: pd.DataFrame) -> str:
     last = mixed["schedule"].map(lambda kinds: kinds[-1] != "full")
     none = mixed[full[mixed.index] == 0]
     late, early = mixed[last & (full[mixed.index] == hops)], mixed[~last]
-    ahead = sum(is_above(row) for _, row in late.iterrows())
+    ahead = past_a_bound(late)
     missed = [arm for arm, group in early.groupby("arm", sort=False) if not len(solved(group))]
     against = []
     if len(solved(late)):

@@ -4,46 +4,35 @@ from __future__ import annotations
 
 import pandas as pd
 
+from analyses.findings.columns import accuracies, columns, past_a_bound
 from analyses.findings.drawing import accuracy_by_arm
-from analyses.findings.finding import (
-    SOLVED,
-    Finding,
-    Frames,
-    Told,
-    bounds,
-    finished,
-    is_above,
-    listed,
-    out_of,
-    sentence,
-    solved,
-    spread,
-    staircases,
-)
+from analyses.findings.finding import Finding, Frames, Told, by_arm, finished, solved
+from analyses.findings.words import listed, out_of, sentence, spread
 
 
 def tell(frames: Frames) -> Told:
     """Accuracy and hops, one row a ratio."""
-    runs = finished(frames["ratio"])
-    groups = {str(arm): rows for arm, rows in runs.groupby("arm", sort=False)}
+    groups = by_arm(finished(frames["ratio"]))
     table = pd.DataFrame(
         [
             {
                 "full to linear": arm.replace("-to-", " : "),
                 "full layers": sum(kind == "full" for kind in rows["schedule"].iloc[0]),
-                "parameters": f"{rows['parameters'].iloc[0]:,}",
-                "state bits": f"{rows['state_bits'].iloc[0]:,}",
-                "exact accuracy": spread(rows["accuracy"]),
-                f"seeds above {SOLVED}": out_of(len(solved(rows)), len(rows)),
-                "causal hop, by layer": staircases(rows),
-                "allowed": bounds(rows),
+                **columns(
+                    rows,
+                    "parameters",
+                    "state bits",
+                    "exact accuracy",
+                    "learned",
+                    "steps they took",
+                    "causal hop, by layer",
+                    "allowed",
+                ),
             }
             for arm, rows in groups.items()
         ]
     )
-    alt = "Exact accuracy by ratio. " + " ".join(
-        f"{arm}: {spread(rows['accuracy'])}." for arm, rows in groups.items()
-    )
+    alt = f"Exact accuracy by ratio. {accuracies(groups)}"
     return Told(_words(groups), table, accuracy_by_arm(groups), alt)
 
 
@@ -52,7 +41,7 @@ def _words(groups: dict[str, pd.DataFrame]) -> str:
     for arm, rows in groups.items():
         most = int(rows["upper"].iloc[0][-1])
         hops = int(rows["hops"].iloc[0])
-        ahead = sum(is_above(row) for _, row in rows.iterrows())
+        ahead = past_a_bound(rows)
         if most < hops and len(solved(rows)):
             against.append(f"{len(solved(rows))} runs at {arm} are learned, which is not allowed")
         elif most >= hops and len(solved(rows)) < len(rows):

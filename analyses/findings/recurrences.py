@@ -4,45 +4,31 @@ from __future__ import annotations
 
 import pandas as pd
 
+from analyses.findings.columns import accuracies, columns
 from analyses.findings.drawing import accuracy_by_arm
-from analyses.findings.finding import (
-    SOLVED,
-    Finding,
-    Frames,
-    Told,
-    bounds,
-    finished,
-    listed,
-    out_of,
-    solved,
-    spread,
-    staircases,
+from analyses.findings.finding import SOLVED, Finding, Frames, Told, by_arm, finished, solved
+from analyses.findings.words import listed
+
+COLUMNS = (
+    "parameters",
+    "state bits",
+    "exact accuracy",
+    "learned",
+    "steps they took",
+    "causal hop, by layer",
+    "allowed",
 )
 
 
 def tell(frames: Frames) -> Told:
     """Accuracy and steps, one row a recurrence."""
     runs = finished(frames["recurrences"])
-    groups = {str(arm): rows for arm, rows in runs.groupby("arm", sort=False)}
-    table = pd.DataFrame([_row(arm, rows) for arm, rows in groups.items()])
-    alt = "Exact accuracy by recurrence. " + " ".join(
-        f"{arm}: {spread(rows['accuracy'])}." for arm, rows in groups.items()
+    groups = by_arm(runs)
+    table = pd.DataFrame(
+        [{"recurrence": arm, **columns(rows, *COLUMNS)} for arm, rows in groups.items()]
     )
+    alt = f"Exact accuracy by recurrence. {accuracies(groups)}"
     return Told(_words(runs, groups), table, accuracy_by_arm(groups), alt)
-
-
-def _row(arm: str, rows: pd.DataFrame) -> dict[str, object]:
-    first, learned = rows.iloc[0], solved(rows)
-    return {
-        "recurrence": arm,
-        "parameters": f"{first['parameters']:,}",
-        "state bits": f"{first['state_bits']:,}",
-        "exact accuracy": spread(rows["accuracy"]),
-        f"seeds above {SOLVED}": out_of(len(learned), len(rows)),
-        "steps they took": spread(learned["steps_taken"], 0) if len(learned) else "",
-        "causal hop, by layer": staircases(rows),
-        "allowed": bounds(rows),
-    }
 
 
 def _words(runs: pd.DataFrame, groups: dict[str, pd.DataFrame]) -> str:

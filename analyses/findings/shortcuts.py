@@ -4,22 +4,10 @@ from __future__ import annotations
 
 import pandas as pd
 
+from analyses.findings.columns import accuracies, columns, is_above, past_a_bound
 from analyses.findings.drawing import accuracy_by_arm
-from analyses.findings.finding import (
-    HALF,
-    SOLVED,
-    Finding,
-    Frames,
-    Told,
-    finished,
-    is_above,
-    listed,
-    out_of,
-    sentence,
-    solved,
-    spread,
-    staircases,
-)
+from analyses.findings.finding import HALF, SOLVED, Finding, Frames, Told, by_arm, finished, solved
+from analyses.findings.words import listed, out_of, sentence, spread
 
 
 def tell_branching(frames: Frames) -> Told:
@@ -28,27 +16,22 @@ def tell_branching(frames: Frames) -> Told:
     runs["n"] = runs["branching"].map(lambda branching: int(branching[0]))
     groups = {f"m = {m}, n = {n}": rows for (m, n), rows in runs.groupby(["start_domain", "n"])}
     table = pd.DataFrame([_branching_row(name, rows) for name, rows in groups.items()])
-    alt = "Exact accuracy of two full layers. " + " ".join(
-        f"{name}: {spread(rows['accuracy'])}." for name, rows in groups.items()
-    )
+    alt = f"Exact accuracy of two full layers. {accuracies(groups)}"
     return Told(_branching_words(groups), table, accuracy_by_arm(groups), alt)
 
 
 def _branching_row(name: str, rows: pd.DataFrame) -> dict[str, object]:
     return {
         "task": name,
-        "exact accuracy": spread(rows["accuracy"]),
-        "guessing": f"{rows['frequency_baseline'].iloc[0]:.3f}",
-        f"seeds above {SOLVED}": out_of(len(solved(rows)), len(rows)),
-        "causal hop, by layer": staircases(rows),
-        "past a bound": out_of(sum(is_above(row) for _, row in rows.iterrows()), len(rows)),
+        **columns(rows, "exact accuracy", "guessing", "learned"),
+        **columns(rows, "causal hop, by layer", "past a bound"),
         **_mechanism_cells(rows),
     }
 
 
 def _branching_words(groups: dict[str, pd.DataFrame]) -> str:
     runs = pd.concat(groups.values())
-    ahead = sum(is_above(row) for _, row in runs.iterrows())
+    ahead = past_a_bound(runs)
     by_n = {n: spread(rows["accuracy"]) for n, rows in runs.groupby("n")}
     text = (
         "Against the prediction, two full layers go past their bound in "
@@ -83,18 +66,15 @@ def tell_forward(frames: Frames) -> Told:
 
 def _by_arm(frame: pd.DataFrame, says: str) -> Told:
     runs = finished(frame)
-    groups = {str(arm): rows for arm, rows in runs.groupby("arm", sort=False)}
+    groups = by_arm(runs)
     table = pd.DataFrame(
         [
             {
-                "arm": arm,
-                "layers": ", ".join(rows["schedule"].iloc[0]),
-                "exact accuracy": spread(rows["accuracy"]),
-                f"seeds above {SOLVED}": out_of(len(solved(rows)), len(rows)),
-                "causal hop, by layer": staircases(rows),
+                **columns(rows, "arm", "layers", "exact accuracy", "learned"),
+                **columns(rows, "causal hop, by layer"),
                 **_mechanism_cells(rows),
             }
-            for arm, rows in groups.items()
+            for rows in groups.values()
         ]
     )
     hops = int(runs["hops"].iloc[0])
@@ -114,9 +94,7 @@ def _by_arm(frame: pd.DataFrame, says: str) -> Told:
         )
     else:
         text += f"No arm gets above {SOLVED} at L = {hops} within its budget."
-    alt = "Exact accuracy by arm. " + " ".join(
-        f"{arm}: {spread(rows['accuracy'])}." for arm, rows in groups.items()
-    )
+    alt = f"Exact accuracy by arm. {accuracies(groups)}"
     return Told(f"{text} {_mechanism_words(runs)}".strip(), table, accuracy_by_arm(groups), alt)
 
 

@@ -1,0 +1,50 @@
+"""Numbers of several seeds as words, with their intervals."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+import pandas as pd
+
+
+def spread(values: Iterable[float], digits: int = 3) -> str:
+    """ "0.798 (0.450 … 0.837)": median, lowest and highest.
+
+    Of n seeds, the range holds the median of all seeds with probability `1 - 2^(1-n)`: 94 % for
+    five, 75 % for three.
+    """
+    ordered = pd.Series(list(values), dtype=float)
+    low, middle, high = (
+        f"{value:.{digits}f}" for value in (ordered.min(), ordered.median(), ordered.max())
+    )
+    return middle if len(ordered) == 1 else f"{middle} ({low} … {high})"
+
+
+def coverage(seeds: int) -> str:
+    """How sure the range of so many seeds holds the median, in words."""
+    return f"{1 - 2 ** (1 - seeds):.0%}".replace("%", " %")
+
+
+def out_of(count: int, total: int) -> str:
+    """ "4 of 5 (38 … 96 %)": a share of seeds with its 95 % interval after Wilson."""
+    low, high = wilson(count, total)
+    return f"{count} of {total} ({100 * low:.0f} … {100 * high:.0f} %)"
+
+
+def wilson(count: int, total: int, z: float = 1.96) -> tuple[float, float]:
+    """The 95 % interval of a share (Wilson 1927)."""
+    share = count / total
+    middle = (share + z * z / (2 * total)) / (1 + z * z / total)
+    half = z / (1 + z * z / total) * math.sqrt(share * (1 - share) / total + (z / (2 * total)) ** 2)
+    return max(0.0, middle - half), min(1.0, middle + half)
+
+
+def listed(items: Sequence[str]) -> str:
+    """ "a, b and c"."""
+    return " and ".join([", ".join(items[:-1]), items[-1]] if len(items) > 1 else items)
+
+
+def sentence(text: str) -> str:
+    """With a capital and a full stop."""
+    return f"{text[0].upper()}{text[1:]}."
