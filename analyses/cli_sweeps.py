@@ -11,11 +11,14 @@ from rich.text import Text
 
 from analyses.cli_output import console, error_text, one_line_errors
 
+SWEEPS = Path("sweeps")
+"""Where sweeps go that are told nothing else: each into a directory named after its grid."""
+
 
 def sweep(
     grid: Annotated[Path, typer.Argument(help="A TOML file with the grid; see grids/.")],
     out: Annotated[
-        Path | None, typer.Option("--out", help="Directory of the sweep; named after the grid.")
+        Path | None, typer.Option("--out", help="Directory of the sweep; sweeps/GRID if not given.")
     ] = None,
     workers: Annotated[
         int | None, typer.Option(help="Processes, one thread each; one a core by default.")
@@ -34,6 +37,7 @@ def sweep(
     Started again on the same directory, it goes on where it was cut off.
     """
     with one_line_errors():
+        from analyses.findings.words import size_note
         from analyses.grid import Grid
         from analyses.sweep import RESULTS_FILE, run_sweep
         from analyses.sweep_progress import SweepProgress
@@ -43,17 +47,20 @@ def sweep(
         if ray:
             from analyses.ray_runner import on_ray
 
+            if workers is not None:
+                raise ValueError("--workers is for this machine's cores; with --ray use --cpus")
             runner = on_ray(address, cpus=cpus, gpus=gpus)
         elif address is not None or (cpus, gpus) != (1, 0):
             raise ValueError("--address, --cpus and --gpus are for a Ray cluster; add --ray")
         runs = Grid.read(grid)
-        out = out or Path(f"hoptrace-{grid.stem}")
+        out = out or SWEEPS / grid.stem
         budgets = {point.name: point.recipe.steps for point in runs.points()}
         with SweepProgress(budgets, console) as bar:
             frame = run_sweep(
                 runs, out, workers=workers, report=bar.tell, ended=bar.ended, runner=runner
             )
         console.print(sweep_table(frame))
+        console.print(size_note(frame), soft_wrap=True)
         console.print(f"Results: {out / RESULTS_FILE}")
         failed = frame[frame["error"].notna()]
         for name, error in zip(failed["name"], failed["error"], strict=True):
@@ -95,8 +102,12 @@ def findings(
         from analyses.findings.page import gather, load, write_page
 
         if sweeps is not None:
-            found = gather(sweeps, docs, FINDINGS)
-            console.print(f"results of {', '.join(found) or 'no grid'} from {sweeps}")
+            found, unusable = gather(sweeps, docs, FINDINGS)
+            for reason in unusable.values():
+                console.print(error_text(reason, "left out: "))
+            if not found:
+                raise ValueError(f"{sweeps} has no sweep of any finding's grid, such as depth-L2")
+            console.print(f"results of {', '.join(found)} from {sweeps}")
         frames = load(docs, FINDINGS)
         if not frames:
             raise ValueError(

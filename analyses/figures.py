@@ -46,10 +46,10 @@ def staircase(traces: ProgressTrace | Mapping[str, ProgressTrace]) -> Figure:
     return figure
 
 
-def to_png(figure: Figure, dpi: int = 110) -> bytes:
-    """The figure as a PNG file."""
+def to_png(figure: Figure, description: str = "", dpi: int = 110) -> bytes:
+    """The figure as a PNG file, with what it shows in words inside, for those who cannot see it."""
     buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=dpi)
+    figure.savefig(buffer, format="png", dpi=dpi, metadata={"Description": description})
     return buffer.getvalue()
 
 

@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic_core import to_jsonable_python
 
 from analyses.recipe import TrainingRecipe
 from architectures import ModelConfig
@@ -95,6 +96,12 @@ class Grid(BaseModel):
         except ValueError as error:  # tomllib's, unicode's and ours
             raise ValueError(f"{path}: {error}") from None
         return grid
+
+    @field_validator("base", "cross", "arms")
+    @classmethod
+    def _as_json_has_it(cls, settings: Settings) -> Settings:
+        """Tuples become lists: a grid that was stored equals the grid that it was."""
+        return to_jsonable_python(settings)
 
     @field_validator("arms")
     @classmethod

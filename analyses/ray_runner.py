@@ -30,7 +30,7 @@ def on_ray(address: str | None = None, *, cpus: float = 1, gpus: float = 0) -> R
 
     Args:
         address: of the cluster, such as "auto" or "ray://head:10001"; None starts one on this
-            machine for the time of the sweep.
+            machine for the time of the sweep. Ray that this process has started is used as it is.
         cpus, gpus: what a run reserves. It uses as many threads, and with a GPU trains on it.
 
     Raises:
@@ -43,10 +43,12 @@ def on_ray(address: str | None = None, *, cpus: float = 1, gpus: float = 0) -> R
     if cpus < 0 or gpus < 0 or cpus + gpus == 0:
         raise ValueError(f"a run with {cpus} CPUs and {gpus} GPUs has nothing to compute on")
 
-    def make(jobs: Mapping[str, Job], report: Report | None) -> Iterator[tuple[str, Any]]:
+    def make(
+        jobs: Mapping[str, Job], report: Report | None = None
+    ) -> Iterator[tuple[str, RunResult | Failure]]:
         ours = not ray.is_initialized()
         if ours:
-            ray.init(address=address, include_dashboard=False, log_to_driver=False)
+            ray.init(address=address or "local", include_dashboard=False, log_to_driver=False)
         try:
             yield from _make(jobs, report, cpus, gpus)
         finally:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from architectures import CheckpointError
 from composition.task import PositiveInteger
 
 Fraction = Annotated[float, Field(gt=0, le=1)]
@@ -74,3 +76,19 @@ class Progress(BaseModel):
     by_hops: tuple[float | None, ...]
     loss: float | None = None
     seconds: float = 0.0
+
+
+def check_version(recipe: TrainingRecipe, path: Path) -> None:
+    """Refuse a stored recipe that does not name every field.
+
+    We store them all; a default of ours need not be what an older version did without the field.
+
+    Raises:
+        CheckpointError: some are missing.
+    """
+    missing = sorted(type(recipe).model_fields.keys() - recipe.model_fields_set)
+    if missing:
+        raise CheckpointError(
+            f"{path} is of an older version, which knew no {missing[0]!r}; use another directory, "
+            "or remove this one"
+        )

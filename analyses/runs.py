@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Callable
+from contextlib import nullcontext
 from importlib.metadata import version
 from pathlib import Path
 
@@ -17,7 +18,9 @@ import torch
 from pydantic import BaseModel, ConfigDict
 
 from analyses.devices import Devices
-from analyses.recipe import Progress, TrainingRecipe
+from analyses.differences import first_difference
+from analyses.lock import alone_in
+from analyses.recipe import Progress, TrainingRecipe, check_version
 from analyses.tracing import ProgressTrace, trace
 from analyses.training import CHECKPOINT_FILE, Outcome, check_task, train
 from architectures import CheckpointError, ModelConfig, save_model
@@ -86,21 +89,28 @@ def run(
     train together, the main one writes.
 
     Raises:
-        CheckpointError: the directory holds another run, or something that is not a run.
+        CheckpointError: the directory holds another run, or something that is not a run, or
+            another process is at work there.
     """
     recipe, devices = recipe or TrainingRecipe(), devices or Devices()
     task = check_task(config, task)
     directory = Path(directory)
-    if (directory / RESULT_FILE).exists():
-        finished = read_result(directory)
-        if finished.trace.config != config or finished.recipe != recipe:
-            raise CheckpointError(
-                f"{directory} holds a finished run of another config or recipe; "
-                "use another directory, or remove this one"
-            )
-        return finished
+    if devices.agreed((directory / RESULT_FILE).exists()):
+        return read_finished(directory, config, recipe)
     check_usable(directory)
     interchange_pairs(task, 1, torch.Generator().manual_seed(0))  # refuse now, not after training
+    with alone_in(directory) if devices.is_main else nullcontext():
+        return _train_and_trace(config, task, recipe, directory, report, devices)
+
+
+def _train_and_trace(
+    config: ModelConfig,
+    task: CompositionTask,
+    recipe: TrainingRecipe,
+    directory: Path,
+    report: Callable[[Progress], None] | None,
+    devices: Devices,
+) -> RunResult:
     trained = train(config, task, recipe, directory=directory, report=report, devices=devices)
     if devices.is_main:
         save_model(trained.model, directory)
@@ -123,9 +133,33 @@ def read_result(directory: str | Path) -> RunResult:
     """The result of a finished run.
 
     Raises:
-        CheckpointError: the directory has none, or it is not whole.
+        CheckpointError: the directory has none, it is not whole, or an older version wrote it.
     """
-    return read_json(RunResult, Path(directory) / RESULT_FILE)
+    path = Path(directory) / RESULT_FILE
+    try:
+        result = read_json(RunResult, path)
+    except CheckpointError as error:
+        way_out = "; remove it, and the run goes on from its checkpoint" if path.exists() else ""
+        raise CheckpointError(f"{error}{way_out}") from None
+    check_version(result.recipe, path)
+    return result
+
+
+def read_finished(directory: Path, config: ModelConfig, recipe: TrainingRecipe) -> RunResult:
+    """The result in `directory`, if it is of this config and recipe.
+
+    Raises:
+        CheckpointError: it is not, or `read_result` refuses it.
+    """
+    finished = read_result(directory)
+    different = first_difference(finished.trace.config, config)
+    different = different or first_difference(finished.recipe, recipe)
+    if different is not None:
+        raise CheckpointError(
+            f"{directory} holds a finished run of another config or recipe ({different} differs); "
+            "use another directory, or remove this one"
+        )
+    return finished
 
 
 def check_usable(directory: Path) -> None:

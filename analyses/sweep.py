@@ -9,13 +9,15 @@ results.parquet      a row a run, in the grid's order
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 
 import pandas as pd
 
 from analyses.grid import Grid, Point
+from analyses.lock import alone_in
 from analyses.results import row_of, write_parquet
-from analyses.runs import RESULT_FILE, RunResult, read_result
+from analyses.runs import RESULT_FILE, RunResult, read_finished
 from analyses.workers import Failure, Job, Report, processes, run_all
 from architectures import CheckpointError
 from architectures.checkpoints import read_json, visible_files, write_atomically, write_json
@@ -23,8 +25,8 @@ from architectures.checkpoints import read_json, visible_files, write_atomically
 GRID_FILE, RESULTS_FILE = "grid.json", "results.parquet"
 RUNS, ERRORS = "runs", "errors"
 
-Runner = Callable[[Mapping[str, Job], Report | None], Iterator[tuple[str, RunResult | Failure]]]
-"""Makes runs and yields each with its result, in whatever order they end."""
+Runner = Callable[..., Iterator[tuple[str, RunResult | Failure]]]
+"""`runner(jobs, report=…)` makes runs and yields each with its result, in the order they end."""
 
 Ended = Callable[[str, RunResult | Failure, bool], None]
 """Told a run's name and result when it is over, and whether it was so before the sweep began."""
@@ -57,49 +59,58 @@ def run_sweep(
 
     Raises:
         ValueError: a grid with an impossible run.
-        CheckpointError: the directory holds something else, or the same names for other runs.
+        CheckpointError: the directory holds something else, or the same names for other runs, or
+            another process is at work there.
     """
     directory, points, workers = Path(directory).resolve(), grid.points(), processes(workers)
-    _claim(directory, grid)
-    results: dict[str, RunResult | Failure] = {}
+    check_ours(directory)
+    with alone_in(directory):
+        _claim(directory, grid)
+        jobs = {
+            point.name: Job(point.config, point.recipe, directory / RUNS / point.name)
+            for point in points
+        }
+        results: dict[str, RunResult | Failure] = {}
 
-    def over(name: str, result: RunResult | Failure, found: bool = False) -> None:
-        results[name] = result
-        _keep_error(directory / ERRORS / f"{name}.txt", result)
-        if ended is not None:
-            ended(name, result, found)
+        def over(name: str, result: RunResult | Failure, found: bool = False) -> None:
+            results[name] = result
+            _keep_error(directory / ERRORS / f"{name}.txt", result)
+            if ended is not None:
+                ended(name, result, found)
 
-    waiting: dict[str, Job] = {}
-    for point in points:
-        job = Job(point.config, point.recipe, directory / RUNS / point.name)
-        if (job.directory / RESULT_FILE).exists():
-            over(point.name, _finished(job), True)
-        else:
-            waiting[point.name] = job
-    if runner is None:
-        made = run_all(waiting, workers=workers, report=report)
-    else:
-        made = runner(waiting, report)
-    for name, result in made:
-        over(name, result)
-    return _collect(directory, points, results)
+        there = {name for name, job in jobs.items() if (job.directory / RESULT_FILE).exists()}
+        for name in there:
+            over(name, _finished(jobs[name]), True)
+        waiting = {name: job for name, job in jobs.items() if name not in there}
+        make = runner or partial(run_all, workers=workers)
+        for name, result in make(waiting, report=report):
+            over(name, result)
+        return _collect(directory, points, results)
 
 
 def read_sweep(directory: str | Path) -> pd.DataFrame:
-    """The results that a sweep has left.
+    """The results of a sweep that is at its end.
 
     Raises:
-        CheckpointError: there are none.
+        CheckpointError: it is not: there are none, or its grid has more runs by now.
     """
-    path = Path(directory) / RESULTS_FILE
-    if not path.exists():
-        raise CheckpointError(f"{directory} has no {RESULTS_FILE}: run the sweep to its end first")
-    return pd.read_parquet(path)
+    directory = Path(directory)
+    if not (directory / GRID_FILE).exists():
+        raise CheckpointError(f"{directory} is no sweep: it has no {GRID_FILE}")
+    grid, path = read_json(Grid, directory / GRID_FILE), directory / RESULTS_FILE
+    frame = pd.read_parquet(path) if path.exists() else pd.DataFrame({"name": []})
+    missing = [point.name for point in grid.points() if point.name not in set(frame["name"])]
+    if missing:
+        raise CheckpointError(
+            f"{directory} is not at its end ({missing[0]} and {len(missing) - 1} more are not in "
+            f"{RESULTS_FILE}); start the sweep again"
+        )
+    return frame
 
 
 def _finished(job: Job) -> RunResult | Failure:
     try:
-        return read_result(job.directory)
+        return read_finished(job.directory, job.config, job.recipe)
     except CheckpointError as error:
         return Failure(str(error))
 
@@ -120,8 +131,18 @@ def _keep_error(path: Path, result: RunResult | Failure) -> None:
         path.unlink(missing_ok=True)
 
 
+def check_ours(directory: Path) -> None:
+    """Raise a CheckpointError unless the directory is a sweep, or new, or empty."""
+    if (directory / GRID_FILE).exists() or not directory.exists():
+        return
+    if not directory.is_dir() or visible_files(directory):
+        raise CheckpointError(
+            f"{directory} is there already and is not a sweep; give --out a new or empty directory"
+        )
+
+
 def _claim(directory: Path, grid: Grid) -> None:
-    """Make the directory this grid's, unless it is something else's, or some run would change."""
+    """Make the directory this grid's, unless some run that is there would change."""
     manifest = directory / GRID_FILE
     if manifest.exists():
         there = {point.name: point for point in read_json(Grid, manifest).points()}
@@ -131,8 +152,4 @@ def _claim(directory: Path, grid: Grid) -> None:
                     f"{directory} holds another run named {point.name}; give another --out, "
                     "or undo what has changed in the grid"
                 )
-    elif directory.exists() and (not directory.is_dir() or visible_files(directory)):
-        raise CheckpointError(
-            f"{directory} is there already and is not a sweep; give --out a new or empty directory"
-        )
     write_json(manifest, grid)

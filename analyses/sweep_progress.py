@@ -12,7 +12,7 @@ from rich.text import Text
 from analyses.progress_bar import bars, describe
 from analyses.recipe import Progress
 from analyses.runs import RunResult
-from analyses.workers import Failure
+from analyses.workers import TELL_EVERY, Failure
 
 
 class SweepProgress:
@@ -52,7 +52,10 @@ class SweepProgress:
         """A run has gone on."""
         if name in self._over:
             return  # a message that was overtaken by the run's end
-        self._shares[name] = progress.step / self._budgets[name]
+        share = progress.step / self._budgets[name]
+        if name not in self._shares and progress.step > TELL_EVERY:
+            self._found += share  # an earlier sweep's work, from a checkpoint
+        self._shares[name] = share
         if self._bars is not None:
             if name not in self._ids:
                 self._ids[name] = self._bars.add_task(name, total=self._budgets[name], news="")

@@ -85,8 +85,8 @@ def train(
     devices = devices or Devices()
     run = TrainingRun.begin(config, recipe or TrainingRecipe(), devices)
     checkpoint = None if directory is None else Path(directory) / CHECKPOINT_FILE
-    if checkpoint is not None and checkpoint.exists():
-        run.load(checkpoint)
+    if checkpoint is not None and devices.agreed(checkpoint.exists()):
+        run.load(checkpoint)  # each process: they need to see the same directory
     with _bar(run.recipe.steps, report, devices) as tell:
         while (outcome := devices.agreed(_outcome(run))) is None:
             run.step()

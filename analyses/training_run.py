@@ -14,7 +14,7 @@ from torch import Tensor
 
 from analyses.devices import Devices
 from analyses.differences import first_difference
-from analyses.recipe import BUDGET, Progress, TrainingRecipe
+from analyses.recipe import BUDGET, Progress, TrainingRecipe, check_version
 from architectures import CheckpointError, HookedStack, ModelConfig
 from architectures.checkpoints import load_weights, read_tensors, write_tensors
 from composition.sampling import Prompts, ask
@@ -145,6 +145,7 @@ class TrainingRun:
             history = [Progress.model_validate(entry) for entry in json.loads(metadata["history"])]
         except (KeyError, ValueError) as error:
             raise CheckpointError(f"{path} is not a training checkpoint: {error}") from None
+        check_version(recipe, path)
         self._check_same_run(path, config, recipe)
         weights = _under(tensors, "model.")
         load_weights(self.model, weights, path)

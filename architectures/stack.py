@@ -47,7 +47,8 @@ class HookedStack(HookedRootModule):
         self.unembed = nn.Parameter(torch.empty(config.d_model, config.task.n_values))
         self._initialise(torch.Generator().manual_seed(seed))
         self.setup()
-        self._compiled: Callable[[Tensor], Tensor] | None = None
+        self._compiled: Callable[..., Tensor] | None = None
+        self._compiled_heard: Callable[..., Tensor] | None = None
 
     def forward(
         self,
@@ -102,20 +103,26 @@ class HookedStack(HookedRootModule):
             ValueError: as for a call, rows that do not share their functions, or several
                 questions where the task does not put them last.
         """
-        task = self.config.task
-        if tokens.shape[-1] != task.length or self._is_watched():
-            return self(tokens)[:, -1]
+        if tokens.shape[-1] != self.config.task.length:
+            return self(tokens)  # which says what is wrong
         begin = self._shared_positions(tokens, questions)
+        if self._is_watched():
+            return self(tokens)[:, -1]
+        functions = self._stream(tokens[: len(tokens) // questions, :begin], 0) if begin else None
+        heard = self._compiled_heard or self._heard
+        return heard(functions, self._stream(tokens[:, begin:], begin), questions)
+
+    def _heard(self, functions: Tensor | None, residual: Tensor, questions: int) -> Tensor:
+        """Logits of the last position, from what enters at the functions and what follows them."""
         pasts = [Past() for _ in self.blocks]
-        if begin:
-            functions = self._stream(tokens[: len(tokens) // questions, :begin], 0)
+        if functions is not None:
+            begin = functions.shape[1]
             for block, past in zip(self.blocks[:-1], pasts, strict=False):
                 functions = block(functions, past)
             last = self.blocks[-1]
             assert isinstance(last, Block)
             last.absorb(functions, pasts[-1])
             pasts = [Past(begin, past.kept, copies=questions) for past in pasts]
-        residual = self._stream(tokens[:, begin:], begin)
         for layer, (block, past) in enumerate(zip(self.blocks, pasts, strict=True)):
             residual = block(residual, past, 1 if layer == len(self.blocks) - 1 else None)
         return self.read_out(residual)[:, -1]
@@ -235,6 +242,7 @@ class HookedStack(HookedRootModule):
         in pieces, the stack runs as it is written, so that no hook is passed over.
         """
         self._compiled = torch.compile(self._logits, **options)
+        self._compiled_heard = torch.compile(self._heard, **options)
 
     def _is_watched(self) -> bool:
         return any(is_watched(module) for module in self.modules() if module is not self)

@@ -3,6 +3,7 @@
 from probes.activations import activation_reader, residual_stream
 from probes.attribution import agreement, attribution
 from probes.back_patching import back_patch
+from probes.gating import gate, gated_attention
 from probes.interchange import (
     Interchange,
     InterchangePairs,
@@ -43,6 +44,8 @@ __all__ = [
     "first_hop",
     "fit_ridge",
     "fit_tuned_lens",
+    "gate",
+    "gated_attention",
     "grid",
     "interchange",
     "interchange_at",

@@ -102,3 +102,12 @@ def test_what_cannot_be_run_is_refused(old, new, needed, tmp_path):
     assert "\n" not in message
     for part in ("grid.toml", *needed):
         assert part in message, message
+
+
+def test_a_grid_with_tuples_is_the_grid_that_was_stored():
+    grid = Grid(
+        base={"start_domain": 3, "schedule": ("full", "full")}, cross={"branching": [(2,), (3,)]}
+    )
+    again = Grid.model_validate_json(grid.model_dump_json())
+    assert again == grid
+    assert again.points() == grid.points()

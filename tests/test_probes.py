@@ -9,7 +9,15 @@ import torch
 
 from architectures import HookedStack, ModelConfig, hand_set_model
 from composition import CompositionTask
-from probes import interchange, interchange_pairs, probe_hops, residual_stream
+from composition.sampling import visited_position
+from probes import (
+    gate,
+    gated_attention,
+    interchange,
+    interchange_pairs,
+    probe_hops,
+    residual_stream,
+)
 from probes.activations import residual_sites
 from probes.running import added_hooks
 from tests.conftest import TASKS
@@ -141,3 +149,40 @@ def test_probes_read_what_is_there_and_not_what_is_not(generator):
     assert (probes.accuracy["start"][:, 0] == 1).all()
     with pytest.raises(ValueError, match="10 prompts to fit probes on, but 32 values"):
         probe_hops(model, TASK, fit_on[:10], test_on)
+
+
+def gated(pattern, hook, gates):
+    """Head h attends from the answer to the entry of start value h, if it is the start."""
+    tokens_start, entries = gates
+    pattern[:, :, -1] = 0
+    for head in range(pattern.shape[1]):
+        mine = tokens_start == head
+        pattern[:, head, -1, entries[head]] = mine.float()
+        pattern[:, head, -1, TASK.start_position] = (~mine).float()
+    return pattern
+
+
+def test_gated_heads_are_found_where_they_are_and_nowhere_else(generator):
+    """Two heads, each gated for one start value; the constructions have none."""
+    config = ModelConfig(task=TASK, schedule=("full", "full"), d_model=16, n_heads=2)
+    model = HookedStack(config)
+    place = TASK.positions["z1"]
+    prompts = TASK.sample(1024, torch.Generator().manual_seed(0))
+    visited = visited_position(TASK, prompts, 1)
+    start = prompts.tokens[:, TASK.start_position]
+    entries = [int(visited[start == value][0]) for value in range(TASK.start_domain)]
+    assert all(place.start <= entry < place.stop for entry in entries)
+    model.blocks[0].attn.hook_pattern.add_perma_hook(
+        lambda pattern, hook: gated(pattern.clone(), hook, (start, entries))
+    )
+    found = gated_attention(model, TASK)
+    expected = torch.zeros(2, TASK.start_domain)
+    expected[0, 0] = expected[1, 1] = 1
+    torch.testing.assert_close(found, expected)
+    assert gate(found) == pytest.approx(2 / TASK.start_domain)
+    for name in ("full", "early-linear"):
+        assert gate(gated_attention(hand_set_model(TASK, name), TASK)) < 1e-6
+    with pytest.raises(ValueError, match="no attention pattern"):
+        gated_attention(hand_set_model(TASK, "early-linear"), TASK, layer=1)
+    with pytest.raises(ValueError, match="draw more"):
+        gated_attention(model, TASK, prompts=1)

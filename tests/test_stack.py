@@ -296,11 +296,13 @@ def compare_compiled(schedule, generator, backend) -> HookedStack:
     plain, compiled = HookedStack(config), HookedStack(config)
     compiled.compile(backend=backend)
     tokens = TASK.sample(4, generator).tokens
+    asked = ask(TASK, TASK.sample(2, generator), 2, generator)
     results = []
     for model in (plain, compiled):
         logits = model(tokens)
-        logits.square().mean().backward()
-        results.append([logits, *(parameter.grad for parameter in model.parameters())])
+        answers = model.answers(asked.tokens, 2)
+        (logits.square().mean() + answers.square().mean()).backward()
+        results.append([logits, answers, *(parameter.grad for parameter in model.parameters())])
     for got, expected in zip(*results, strict=True):
         torch.testing.assert_close(got, expected, atol=2e-6, rtol=1e-4)
     return compiled

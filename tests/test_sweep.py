@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 
 from analyses.cli import app
 from analyses.grid import Grid
+from analyses.lock import alone_in
 from analyses.recipe import Progress
 from analyses.results import parameters, state_bits
 from analyses.runs import read_result
@@ -162,11 +163,52 @@ def test_a_worker_that_is_killed_takes_no_other_run_with_it(tmp_path):
     assert ended["other"].accuracy >= 0
 
 
+@pytest.mark.slow
+def test_results_are_never_those_of_another_run(swept, tmp_path):
+    """Not even where the grid in between has forgotten the run, and its name comes back."""
+    directory = tmp_path / "out"
+    one = GRID.model_copy(update={"cross": {"seed": [0]}})
+    run_sweep(one, directory)
+    only_early = one.model_copy(update={"arms": {"early": one.arms["early"]}})
+    run_sweep(only_early, directory)
+    wider = {"late": {**one.arms["late"], "d_model": 32}}
+    frame = run_sweep(one.model_copy(update={"arms": wider}), directory)
+    assert "another config or recipe (d_model differs)" in frame["error"][0]
+
+    torn = directory / "runs" / "early_seed=0" / "result.json"
+    torn.write_text("{")
+    frame = run_sweep(only_early, directory)
+    assert "remove it, and the run goes on from its checkpoint" in frame["error"][0]
+    torn.unlink()
+    frame = run_sweep(only_early, directory)
+    assert comparable(frame) == comparable(swept[1])[:1]
+
+
+@pytest.mark.slow
+def test_a_sweep_that_was_extended_is_not_at_its_end_before_it_is(tmp_path):
+    run_sweep(GRID.model_copy(update={"cross": {"seed": [0]}}), tmp_path / "out")
+
+    def cut_off(name, result, found):
+        if not found:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_sweep(GRID, tmp_path / "out", ended=cut_off)
+    with pytest.raises(CheckpointError, match=r"not at its end \(early_seed=1 and 1 more"):
+        read_sweep(tmp_path / "out")
+
+
+def test_two_sweeps_in_one_directory_take_turns(tmp_path, monkeypatch):
+    monkeypatch.setattr("analyses.lock.PATIENCE", 0.1)
+    with alone_in(tmp_path / "out"), pytest.raises(CheckpointError, match="another process"):
+        run_sweep(GRID, tmp_path / "out")
+
+
 def test_another_directory_is_refused(tmp_path):
     (tmp_path / "thesis.txt").write_text("mine")
     with pytest.raises(CheckpointError, match="is not a sweep"):
         run_sweep(GRID, tmp_path)
-    with pytest.raises(CheckpointError, match=r"has no results\.parquet"):
+    with pytest.raises(CheckpointError, match=r"is no sweep: it has no grid\.json"):
         read_sweep(tmp_path)
 
 
@@ -209,6 +251,7 @@ def test_the_time_left_follows_the_runs_shares_of_their_budgets():
     with SweepProgress({"a": 100, "b": 100, "c": 100}, console, clock=lambda: now[0]) as bar:
         assert bar.left() == ""
         bar.ended("a", Failure("earlier"), found=True)  # cost this sweep nothing
+        bar.tell("b", Progress(step=10, by_hops=(None,)))
         now[0] = 60.0
         bar.tell("b", Progress(step=50, by_hops=(None,)))
         assert bar.left() == "about 3 min left"  # half a run in one minute, one and a half to go
@@ -216,3 +259,12 @@ def test_the_time_left_follows_the_runs_shares_of_their_budgets():
         bar.tell("b", Progress(step=60, by_hops=(None,)))  # a message that came late
         assert bar.left() == "about 1 min left"
     assert console.lines == ["2 of 3  b: failed: no memory, about 1 min left"]
+
+
+def test_what_a_checkpoint_brings_along_is_not_counted_as_work_of_now():
+    now = [0.0]
+    with SweepProgress({"a": 1000}, Console(), clock=lambda: now[0]) as bar:
+        bar.tell("a", Progress(step=810, by_hops=(None,)))  # goes on where it was cut off
+        now[0] = 10.0
+        bar.tell("a", Progress(step=820, by_hops=(None,)))
+        assert bar.left() == "about 3 min left"  # ten steps took ten seconds, 180 are to be done

@@ -1,5 +1,6 @@
 """Training stops for the reason it says, and a killed run ends as if it had never been killed."""
 
+import json
 import signal
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from analyses import TrainingRecipe, train
 from analyses.training import CHECKPOINT_FILE
 from analyses.training_run import TrainingRun
 from architectures import CheckpointError, HookedStack, ModelConfig
+from architectures.checkpoints import read_tensors, write_tensors
 from composition import CompositionTask
 
 TASK = CompositionTask(start_domain=2, branching=(2,))
@@ -163,6 +165,18 @@ def test_a_checkpoint_of_another_run_is_refused(tmp_path):
     for config, recipe, message in others:
         with pytest.raises(CheckpointError, match=f"is of another run: {message}"):
             train(config, None, recipe, directory=tmp_path, report=quiet)
+
+
+def test_a_checkpoint_of_an_older_version_is_refused(tmp_path):
+    """Its recipe lacks a field, whose default today need not be what was done then."""
+    train(CONFIG, TASK, QUICK, directory=tmp_path, report=quiet)
+    path = tmp_path / CHECKPOINT_FILE
+    tensors, metadata = read_tensors(path)
+    recipe = json.loads(metadata["recipe"])
+    del recipe["questions"]
+    write_tensors(path, tensors, {**metadata, "recipe": json.dumps(recipe)})
+    with pytest.raises(CheckpointError, match="of an older version, which knew no 'questions'"):
+        train(CONFIG, TASK, QUICK, directory=tmp_path, report=quiet)
 
 
 def test_a_checkpoint_cut_in_half_is_refused(tmp_path):

@@ -7,8 +7,9 @@ import math
 import pandas as pd
 from matplotlib.figure import Figure
 
+from analyses.findings.columns import has_mechanisms
 from analyses.findings.finding import HALF, SOLVED, Finding, Frames, Told, finished, solved
-from analyses.findings.words import listed, spread
+from analyses.findings.words import listed, out_of, spread, verdict
 
 MARKS = (("o", "#0b5cad"), ("s", "#d1661a"), ("^", "#1b7a3d"))
 """Of the sizes of the table, from small to large."""
@@ -19,94 +20,115 @@ def tell(frames: Frames) -> Told:
     runs = finished(frames["capacity"]).copy()
     runs["keys"] = runs["linear_heads"] * runs["d_key"]
     runs["ratio"] = runs["start_domain"] / runs["keys"]
-    runs["first hop"] = runs.apply(first_hop_share, axis=1)
-    curves = list(runs.groupby(["arm", "start_domain"], sort=False))
-    crossings = {key: crossing(rows) for key, rows in curves}
-    table = pd.DataFrame([_row(key, rows, crossings[key]) for key, rows in curves])
+    curves = dict(list(runs.groupby(["arm", "start_domain"], sort=False)))
+    crossings = {
+        key: [crossing(of_seed) for _, of_seed in rows.groupby("seed")]
+        for key, rows in curves.items()
+    }
+    table = pd.DataFrame([_row(key, rows, crossings[key]) for key, rows in curves.items()])
     alt = "Exact accuracy against N / (H d_k). " + " ".join(
-        f"{arm}, N = {size}: half-way at {_ratio(crossings[arm, size])}." for arm, size in crossings
+        f"{arm}, N = {size}: half-way at {_ratios(seeds)}."
+        for (arm, size), seeds in crossings.items()
     )
     return Told(_words(runs, crossings), table, _figure(runs), alt)
 
 
-def first_hop_share(row: pd.Series) -> float:
-    """Largest share of interchange pairs in which some site carries `i_1` after some layer."""
-    return max(layer[1] for site in ("answer", "start") for layer in row[f"{site}_interchange"][1:])
+def crossing(rows: pd.DataFrame) -> float:
+    """N / (H·d_k) where one seed's accuracy is half-way from guessing to 1, on a log scale.
 
-
-def crossing(rows: pd.DataFrame) -> float | None:
-    """N / (H·d_k) where median accuracy is half-way from guessing to 1, on a log scale.
-
-    None if it is on one side everywhere.
+    0 if it is below everywhere, infinity if it is above from the smallest state on.
     """
     half = (1 + rows["frequency_baseline"].iloc[0]) / 2
-    medians = rows.groupby("ratio")["accuracy"].median().sort_index(ascending=False)
+    rows = rows.sort_values("ratio", ascending=False)
     before: tuple[float, float] | None = None
-    for ratio, accuracy in medians.items():
-        if before is not None and before[1] < half <= accuracy:
+    for ratio, accuracy in zip(rows["ratio"], rows["accuracy"], strict=True):
+        if accuracy >= half:
+            if before is None:
+                return math.inf
             share = (half - before[1]) / (accuracy - before[1])
             return math.exp(math.log(before[0]) * (1 - share) + math.log(ratio) * share)
         before = float(ratio), float(accuracy)
-    return None
+    return 0.0
 
 
-def _ratio(value: float | None) -> str:
-    return "never" if value is None else f"{value:.2f}"
+def _ratios(values: list[float]) -> str:
+    """ "never, 0.75, 1.29": of the seeds, in order."""
+    names = {0.0: "never", math.inf: "always"}
+    return ", ".join(names.get(value, f"{value:.2f}") for value in sorted(values))
 
 
-def _row(key: tuple[str, int], rows: pd.DataFrame, crossed: float | None) -> dict[str, object]:
+def _row(key: tuple[str, int], rows: pd.DataFrame, crossed: list[float]) -> dict[str, object]:
     arm, size = key
     by_keys = {
         f"H·d_k = {keys}": spread(group["accuracy"], 2) for keys, group in rows.groupby("keys")
     }
-    return {"recurrence": arm, "N": size, **by_keys, "half-way at N / (H·d_k)": _ratio(crossed)}
+    sizes = {
+        name: f"{rows[column].min():,} to {rows[column].max():,}"
+        for name, column in (("parameters", "parameters"), ("state bits", "state_bits"))
+    }
+    return {
+        "recurrence": arm,
+        "N": size,
+        **by_keys,
+        "half-way at N / (H·d_k), each seed": _ratios(crossed),
+        **sizes,
+    }
 
 
-def _words(runs: pd.DataFrame, crossings: dict[tuple[str, int], float | None]) -> str:
-    seen = {key: value for key, value in crossings.items() if value is not None}
-    off = [f"{arm} at N = {n} ({value:.2f})" for (arm, n), value in seen.items() if value > 2]
-    late = [f"{arm} at N = {n} ({value:.2f})" for (arm, n), value in seen.items() if value < 0.5]
-    never = [f"{arm} at N = {n}" for (arm, n), value in crossings.items() if value is None]
-    far = runs[runs["ratio"] >= 4]
-    near = runs[runs["ratio"] <= 0.5]
-    begin = []
-    if off or late or never:
-        begin.append(
-            "Against the prediction, half-way is not within a factor of two of N = H·d_k for "
-            + listed(off + late + [f"{name} (never)" for name in never])
-        )
-    within = len(seen) - len(off) - len(late)
-    begin.append(
-        f"{within} of {len(crossings)} curves pass half-way between guessing and 1 within a factor "
-        "of two of N = H·d_k"
-    )
-    begin.append(
-        f"With a quarter of the keys or fewer accuracy is {spread(far['accuracy'])}; with twice "
-        f"the keys or more it is {spread(near['accuracy'])}"
-    )
+def _words(runs: pd.DataFrame, crossings: dict[tuple[str, int], list[float]]) -> str:
+    seeds = [value for values in crossings.values() for value in values]
+    never = {
+        f"{arm} at N = {n}": sum(value == 0 for value in values)
+        for (arm, n), values in crossings.items()
+        if 0.0 in values
+    }
+    early, late = sum(value > 2 for value in seeds), sum(0 < value < 0.5 for value in seeds)
+    against = []
     if never:
-        budget = int(runs["steps"].max())
-        begin.append(
-            f"Never means within {budget:,} steps: more training may move a curve that the state "
-            "does not stop"
+        of_them = [f"{count} of {name}" for name, count in never.items()]
+        against.append(
+            f"{sum(never.values())} of {len(seeds)} curves, each of one seed, never pass half-way "
+            f"between guessing and 1 ({listed(of_them)})"
         )
-    return ". ".join(begin) + ". " + _how(solved(runs))
+    against += [
+        f"{number} do so {where} a factor of two of N = H·d_k"
+        for number, where in ((early, "with fewer keys than"), (late, "only with more keys than"))
+        if number
+    ]
+    within = len(seeds) - early - late - sum(never.values())
+    text = verdict(against, "every curve passes half-way within a factor of two of N = H·d_k")
+    text += f" Within that factor {out_of(within, len(seeds))} curves pass."
+    if never:
+        text += (
+            f" Never means within {int(runs['steps'].max()):,} steps: more training may move a "
+            "curve that the state does not stop."
+        )
+    return text + _how(solved(runs))
 
 
 def _how(learned: pd.DataFrame) -> str:
     """By which of two ways the runs that learned make two hops without attention."""
-    looks = learned["first hop"] > HALF
-    holds = ~looks & (learned["fetched"].map(max) > HALF)
     text = (
-        f"The {len(learned)} runs above {SOLVED} make both hops without any attention, which the "
-        "theorems forbid only to states that cannot hold the table. "
-        f"In {looks.sum()} the answer or the start carries i_1 after the first layer in more than "
-        f"half of the pairs: each layer looks up once. In {holds.sum()} neither does, but "
-        "z_1's visited entry holds its successor in more than half: the first layer composes the "
-        "functions, the second looks up in the result"
+        f" {len(learned)} runs are above {SOLVED}: both hops without any attention, which the "
+        "theorems forbid only to states that cannot hold the table."
     )
+    if not len(learned) or not has_mechanisms(learned):
+        return text
+    looks = pd.Series([max(_first_hops(row)) > HALF for _, row in learned.iterrows()])
+    holds = pd.Series([shares[0] > HALF for shares in learned["fetched"]]) & ~looks
     rest = len(learned) - looks.sum() - holds.sum()
-    return text + (f". In {rest} neither accounts for half of the pairs." if rest else ".")
+    text += (
+        f" In {looks.sum()} the answer or the start carries i_1 after the first layer, in more "
+        f"than half of the pairs: a layer, a lookup. In {holds.sum()} neither does, but z_1's "
+        "visited entry holds its successor: the functions are composed first, the start is looked "
+        "up in what results"
+    )
+    return text + (f". In {rest} neither holds for half of the pairs." if rest else ".")
+
+
+def _first_hops(row: pd.Series) -> tuple[float, float]:
+    """Share of pairs in which the answer, and the start position, carry i_1 after layer 1."""
+    return row["answer_interchange"][1][1], row["start_interchange"][1][1]
 
 
 def _figure(runs: pd.DataFrame) -> Figure:

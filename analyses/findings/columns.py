@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 
 import pandas as pd
 
-from analyses.findings.finding import solved
+from analyses.findings.finding import HALF, SOLVED, solved
 from analyses.findings.words import out_of, spread
 
 
@@ -28,9 +28,51 @@ def steps_taken(rows: pd.DataFrame) -> str:
     return spread(learned["steps_taken"], 0) if len(learned) else ""
 
 
-def past_a_bound(rows: pd.DataFrame) -> int:
-    """How many seeds are past their upper bound after some layer."""
-    return sum(is_above(row) for _, row in rows.iterrows())
+def shares_beyond(row: pd.Series) -> list[float]:
+    """After every layer, the share of pairs in which the answer position carries what comes after
+    the hop that the theory allows there.
+
+    After the last layer the residual is the answer, so there it is the exact accuracy.
+    """
+    shares = [
+        float(sum(shares[upper + 1 :]))
+        for shares, upper in zip(row["answer_interchange"], row["upper"], strict=True)
+    ]
+    last = row["accuracy"] if row["upper"][-1] < row["hops"] else 0.0
+    return [*shares[:-1], last]
+
+
+def is_past(row: pd.Series) -> bool:
+    """Whether a run does what its bound forbids: later values, after some layer, in all pairs.
+
+    The theorems forbid that every prompt is answered, not that many are: hence 99 % of pairs.
+    """
+    return max(shares_beyond(row)) >= SOLVED
+
+
+def is_ahead(row: pd.Series) -> bool:
+    """Whether most pairs carry a later value than allowed: for them a shortcut was found."""
+    return max(shares_beyond(row)) > HALF
+
+
+def past(rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows of runs that do what their bound forbids."""
+    return rows[[is_past(row) for _, row in rows.iterrows()]]
+
+
+def ahead(rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows of runs that are ahead of their bound in most pairs."""
+    return rows[[is_ahead(row) for _, row in rows.iterrows()]]
+
+
+def has_mechanisms(rows: pd.DataFrame) -> bool:
+    """Whether `hoptrace mechanisms` has measured these runs."""
+    return "fetched" in rows and bool(rows["fetched"].notna().all())
+
+
+def count(part: pd.DataFrame, rows: pd.DataFrame) -> str:
+    """ "4 of 5 (38 … 96 %)"."""
+    return out_of(len(part), len(rows))
 
 
 def staircases(rows: pd.DataFrame, column: str = "causal_hop") -> str:
@@ -51,11 +93,6 @@ def bounds(rows: pd.DataFrame) -> str:
     )
 
 
-def is_above(row: pd.Series, column: str = "causal_hop") -> bool:
-    """Whether a run is past its upper bound after some layer."""
-    return any(hop > upper for hop, upper in zip(row[column], row["upper"], strict=True))
-
-
 def accuracies(groups: Mapping[str, pd.DataFrame]) -> str:
     """ "full-2: 0.788 (0.751 … 0.804). full-3: …", for those who cannot see the figure."""
     return " ".join(f"{name}: {spread(rows['accuracy'])}." for name, rows in groups.items())
@@ -70,11 +107,12 @@ COLUMNS: dict[str, Callable[[pd.DataFrame], object]] = {
     "state bits": lambda rows: f"{rows['state_bits'].iloc[0]:,}",
     "exact accuracy": lambda rows: spread(rows["accuracy"]),
     "guessing": lambda rows: f"{rows['frequency_baseline'].iloc[0]:.3f}",
-    "learned": lambda rows: out_of(len(solved(rows)), len(rows)),
+    "learned": lambda rows: count(solved(rows), rows),
     "steps they took": steps_taken,
     "causal hop, by layer": staircases,
     "probe hop, by layer": lambda rows: staircases(rows, "probe_hop"),
     "allowed": bounds,
-    "past a bound": lambda rows: out_of(past_a_bound(rows), len(rows)),
+    "past a bound": lambda rows: count(past(rows), rows),
+    "ahead in most pairs": lambda rows: count(ahead(rows), rows),
 }
 """By heading; a group of seeds is turned into the text of a cell."""

@@ -6,9 +6,9 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from analyses.figures import CAUSAL, THEORY
-from analyses.findings.columns import columns
+from analyses.findings.columns import columns, count
 from analyses.findings.finding import SOLVED, Finding, Frames, Told, finished, solved
-from analyses.findings.words import listed, sentence, spread
+from analyses.findings.words import listed, verdict
 
 
 def tell(frames: Frames) -> Told:
@@ -28,44 +28,34 @@ def _row(rows: pd.DataFrame) -> dict[str, object]:
 
 
 def _words(runs: pd.DataFrame) -> str:
-    against, within = [], []
-    for hops, of_length in runs.groupby("hops"):
-        short = of_length[of_length["depth"] == hops]
-        early, late = (
-            solved(of_length[of_length["depth"] <= hops]),
-            of_length[of_length["depth"] > hops],
-        )
-        if len(early):
-            against.append(
-                f"at L = {hops} {len(early)} runs with no more than {hops} full layers are above "
-                f"{SOLVED} all the same"
-            )
-        elif len(short):
-            reached = solved(of_length[of_length["depth"] == hops + 1])
-            total = int((of_length["depth"] == hops + 1).sum())
-            within.append(
-                f"at L = {hops} no run with {hops} full layers gets above {SOLVED} (the best "
-                f"reaches {short['accuracy'].max():.3f}), and {len(reached)} of {total} with "
-                f"{hops + 1} do"
-            )
-        missed = late[late["accuracy"] < SOLVED]
-        if len(missed):
-            within.append(
-                f"{len(missed)} of {len(late)} deeper runs at L = {hops} did not get there within "
-                "their budget, so the threshold is one of training too"
-            )
-    begin = ""
-    if against:
-        begin = f"Against the prediction, {listed(against)}. "
-    rest = sentence(listed(within)) if within else ""
-    shortfall = runs[runs["depth"] == runs["hops"]]
-    middle = (
-        f" Below the threshold accuracy is not at the level of guessing: with L layers it is "
-        f"{spread(shortfall['accuracy'])} over all L, where guessing gives "
-        f"{spread(shortfall['frequency_baseline'].unique())}. The bound says that not every prompt "
-        "can be answered; it does not say that few can."
+    too_few, enough = runs[runs["depth"] <= runs["hops"]], runs[runs["depth"] > runs["hops"]]
+    against = [
+        f"at L = {hops} {count(solved(rows), rows)} runs with {hops} full layers or fewer are "
+        f"above {SOLVED}"
+        for hops, rows in too_few.groupby("hops")
+        if len(solved(rows))
+    ]
+    text = verdict(
+        against, f"none of {len(too_few)} runs with L full layers or fewer gets above {SOLVED}"
     )
-    return begin + rest + middle
+    for hops, rows in runs.groupby("hops"):
+        steps = [
+            f"{len(solved(of_depth))} of {len(of_depth)} with {depth} "
+            f"(median {of_depth['accuracy'].median():.3f})"
+            for depth, of_depth in rows.groupby("depth")
+        ]
+        guessing = rows["frequency_baseline"].iloc[0]
+        text += f" At L = {hops}, guessing at {guessing:.3f}, learned are {listed(steps)}."
+    missed = enough[enough["accuracy"] < SOLVED]
+    if len(missed):
+        text += (
+            f" {count(missed, enough)} runs with more than L layers did not get there within their "
+            "budget, so the threshold is one of training too."
+        )
+    return text + (
+        " Below the threshold accuracy is above guessing: the bound says that not every prompt can "
+        "be answered, not that few can."
+    )
 
 
 def _figure(runs: pd.DataFrame) -> Figure:

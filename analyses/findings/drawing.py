@@ -10,6 +10,9 @@ from matplotlib.figure import Figure
 
 from analyses.figures import CAUSAL
 
+FUNCTIONS = (("o", "#0b5cad"), ("s", "#d1661a"), ("^", "#1b7a3d"), ("v", "#7a4fb5"))
+"""Of the functions z_1, z_2, … in a figure."""
+
 
 def accuracy_by_arm(groups: Mapping[str, pd.DataFrame], title: str = "") -> Figure:
     """A row an arm, a ring a seed, a bar at the median; the dotted line is guessing."""
@@ -17,6 +20,23 @@ def accuracy_by_arm(groups: Mapping[str, pd.DataFrame], title: str = "") -> Figu
     accuracy_rows(figure.subplots(), groups)
     if title:
         figure.suptitle(title, fontsize=10)
+    return figure
+
+
+def accuracy_and_fetching(groups: Mapping[str, pd.DataFrame]) -> Figure:
+    """The same, and beside it how often the entries of each function hold their successors."""
+    figure = Figure(figsize=(8.6, 1.1 + 0.34 * len(groups)), layout="constrained")
+    left, right = figure.subplots(1, 2, sharey=True)
+    accuracy_rows(left, groups)
+    for height, rows in enumerate(groups.values()):
+        for function, (marker, color) in enumerate(FUNCTIONS):
+            shares = [row[function] for row in rows["fetched"] if function < len(row) - 1]
+            label = f"z_{function + 1}'s" if height == 0 and shares else None
+            right.plot(shares, [height] * len(shares), marker, color=color, mfc="none", label=label)
+    right.set_xlim(-0.03, 1.03)
+    right.set_xlabel("pairs whose visited entry holds its successor")
+    right.grid(axis="x", alpha=0.25)
+    figure.legend(loc="outside upper right", ncols=len(FUNCTIONS), frameon=False, fontsize=8)
     return figure
 
 

@@ -8,9 +8,9 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from analyses.figures import CAUSAL, PROBE, THEORY
-from analyses.findings.columns import columns, is_above, past_a_bound
+from analyses.findings.columns import ahead, columns, count, past
 from analyses.findings.finding import SOLVED, Finding, Frames, Told, finished, solved
-from analyses.findings.words import out_of, spread
+from analyses.findings.words import out_of, spread, verdict
 
 
 def tell(frames: Frames) -> Told:
@@ -26,7 +26,7 @@ def _row(rows: pd.DataFrame) -> dict[str, object]:
     start = sum(first_hop_position(row) == "start" for _, row in rows.iterrows())
     return {
         **columns(rows, "L", "arm", "allowed", "causal hop, by layer", "probe hop, by layer"),
-        **columns(rows, "past a bound"),
+        **columns(rows, "past a bound", "ahead in most pairs"),
         "hop 1 made at the start": out_of(start, len(rows)),
     }
 
@@ -53,41 +53,61 @@ def idle_layers(row: pd.Series) -> int:
     return sum(after == before for before, after in pairwise(hops)) - 1
 
 
+def skipped(row: pd.Series) -> list[float]:
+    """For every layer that takes the causal hop up by two or more: the share of pairs in which the
+    answer position carried a hop in between before it.
+    """
+    hops, shares = list(row["causal_hop"]), list(row["answer_interchange"])
+    return [
+        float(sum(shares[layer - 1][hops[layer - 1] + 1 : hops[layer]]))
+        for layer in range(1, len(hops))
+        if hops[layer] > hops[layer - 1] + 1
+    ]
+
+
 def _words(runs: pd.DataFrame, learned: pd.DataFrame) -> str:
+    if not len(learned):
+        return "No run has learned the task."
     exact = learned[learned["schedule"].map(len) == learned["hops"] + 1]
-    ahead = exact[[is_above(row) for _, row in exact.iterrows()]]
-    short = runs[(runs["schedule"].map(len) == runs["hops"])]
-    short_ahead = past_a_bound(short)
+    short = runs[runs["schedule"].map(len) == runs["hops"]]
     spare = learned[learned["schedule"].map(len) > learned["hops"] + 1]
-    follow = len(exact) - len(ahead)
-    begin = (
-        f"Against the prediction, {len(ahead)} of {len(exact)} learned stacks of L + 1 layers run "
-        "ahead of the schedule after some layer"
-        if len(ahead)
-        else f"All {len(exact)} learned stacks of L + 1 full layers stay within the schedule"
-    )
-    text = f"{begin}; {follow} of {len(exact)} never carry more hops than the bound allows. "
+    jumps = [share for _, row in exact.iterrows() for share in skipped(row)]
+    against = []
+    if len(past(exact)):
+        against.append(
+            f"{count(past(exact), exact)} learned stacks of L + 1 layers are past their bound"
+        )
+    if len(past(short)):
+        against.append(
+            f"{count(past(short), short)} stacks of L layers, one too few, are past theirs"
+        )
+    if jumps:
+        against.append(
+            f"in {len(jumps)} layers of learned stacks of L + 1 layers the causal hop goes up by "
+            f"two or more (the hops left out are carried before them in {spread(jumps, 2)} of the "
+            "pairs, so that a part of the pairs made them one by one)"
+        )
+    text = verdict(against, f"none of {len(exact)} learned stacks of L + 1 layers is past a bound")
     if len(short):
-        inexact = short[short["accuracy"] < SOLVED]["accuracy"]
         text += (
-            f"Stacks of L layers, one too few, do what the bound forbids in {short_ahead} of "
-            f"{len(short)} runs: most pairs already carry a later value after some layer. "
-            f"{len(short) - len(inexact)} of them are learned all the same; the others end at "
-            f"{spread(inexact)}. "
+            f" In {count(ahead(short), short)} stacks of L layers most pairs carry a later value "
+            "than the bound allows for all of them."
         )
     if len(spare):
-        idle = [idle_layers(row) for _, row in spare.iterrows()]
+        idle = sum(idle_layers(row) > 0 for _, row in spare.iterrows())
         begun = sum(row["causal_hop"][2] == 0 for _, row in spare.iterrows())
         text += (
-            f"With layers to spare, {sum(count > 0 for count in idle)} of {len(spare)} learned "
-            f"stacks have layers after which the answer position has got no further, and in "
-            f"{begun} nothing has been looked up there after two layers."
+            f" With layers to spare, {out_of(idle, len(spare))} learned stacks have layers after "
+            "which the answer position has got no further, and in "
+            f"{out_of(begun, len(spare))} nothing has been looked up there after two layers."
         )
     return text
 
 
 def _figure(learned: pd.DataFrame) -> Figure:
     groups = list(learned.groupby(["hops", "arm"]))
+    if not groups:
+        return Figure()
     figure = Figure(figsize=(2.6 * len(groups), 3.2), layout="constrained")
     axes = figure.subplots(1, len(groups), squeeze=False, sharey=True)[0]
     for axis, ((hops, arm), rows) in zip(axes, groups, strict=True):

@@ -12,38 +12,44 @@ from pathlib import Path
 import pandas as pd
 
 from analyses.figures import to_png
-from analyses.findings.finding import SOLVED, Finding, Frames, Told
-from analyses.findings.words import coverage
+from analyses.findings.finding import SOLVED, Finding, Frames, Told, finished
+from analyses.findings.words import coverage, size_note
 from analyses.mechanism_rows import MECHANISMS_FILE
 from analyses.results import write_parquet
-from analyses.sweep import RESULTS_FILE
+from analyses.sweep import read_sweep
+from architectures import CheckpointError
 from architectures.checkpoints import write_atomically
 
 PAGE, FIGURES, RESULTS = "findings.md", "findings", "results"
 
 
-def gather(sweeps: Path, docs: Path, findings: Iterable[Finding]) -> list[str]:
+def gather(
+    sweeps: Path, docs: Path, findings: Iterable[Finding]
+) -> tuple[list[str], dict[str, str]]:
     """Copy what findings need from sweeps into `docs/results`, mechanisms joined to results.
 
     Args:
         sweeps: a directory with one sweep for each grid, named after it.
 
     Returns:
-        The names of the grids found there.
+        The names of the grids found there, and of those that cannot be used with the reason.
     """
-    found = []
+    found, unusable = [], {}
     for grid in dict.fromkeys(grid for finding in findings for grid in finding.grids):
-        results = sweeps / grid / RESULTS_FILE
-        if not results.exists():
+        if not (sweeps / grid).exists():
             continue
-        frame = pd.read_parquet(results)
+        try:
+            frame = read_sweep(sweeps / grid)
+        except CheckpointError as error:
+            unusable[grid] = str(error)
+            continue
         mechanisms = sweeps / grid / MECHANISMS_FILE
         if mechanisms.exists():
             frame = frame.merge(pd.read_parquet(mechanisms), on="name", how="left")
         (docs / RESULTS).mkdir(parents=True, exist_ok=True)
         write_parquet(frame, docs / RESULTS / f"{grid}.parquet")
         found.append(grid)
-    return found
+    return found, unusable
 
 
 def load(docs: Path, findings: Iterable[Finding]) -> Frames:
@@ -59,7 +65,7 @@ def told(findings: Iterable[Finding], frames: Frames) -> dict[str, Told]:
     return {
         finding.name: finding.tell({grid: frames[grid] for grid in finding.grids if grid in frames})
         for finding in findings
-        if finding.grids[0] in frames
+        if finding.grids[0] in frames and len(finished(frames[finding.grids[0]]))
     }
 
 
@@ -69,7 +75,7 @@ def write_page(docs: Path, findings: Iterable[Finding], frames: Frames) -> Path:
     answers = told(findings, frames)
     for name, answer in answers.items():
         (docs / FIGURES).mkdir(parents=True, exist_ok=True)
-        write_atomically(docs / FIGURES / f"{name}.png", to_png(answer.figure))
+        write_atomically(docs / FIGURES / f"{name}.png", to_png(answer.figure, answer.alt))
     path = docs / PAGE
     write_atomically(path, render(findings, answers, frames).encode())
     return path
@@ -87,22 +93,24 @@ def render(findings: Iterable[Finding], answers: dict[str, Told], frames: Frames
 
 def _head(frames: Frames) -> str:
     runs = pd.concat(frames.values(), ignore_index=True)
-    exponents = runs["size_exponent"].dropna()
+    failed = len(runs) - len(finished(runs))
+    without = f", {failed} of which failed and are left out" if failed else ""
     return f"""# Findings
 
-Written by `hoptrace findings` from the results in [results/](results), {len(runs)} runs; every
-number below is computed from rows of the files named under each table, and a test writes the page
-again and compares. `hoptrace sweep grids/NAME.toml` makes the rows anew.
+Written by `hoptrace findings` from the results in [results/](results), {len(runs)} runs{without};
+every number below is computed from rows of the files named under each table, and a test writes the
+page again and compares. `hoptrace sweep grids/NAME.toml` makes the rows anew.
 
 **How to read it.** "a (b … c)" is the median of the seeds, the lowest and the highest. With five
 seeds that range holds the median of all seeds with probability {coverage(5)}, with three
 {coverage(3)}. "k of n (b … c %)" has the 95 % interval of Wilson. Hops are causal hops at the
-answer position ([measures.md](measures.md)), after layer 1, 2, …; "×4" means four seeds. A run
-counts as learned above {SOLVED}. Guessing is naming the most frequent value in sight.
+answer position ([measures.md](measures.md)), after layer 1, 2, …; "×4" means four seeds. A run has
+*learned* the task above {SOLVED}. It is *past a bound* if after some layer {100 * SOLVED:.0f} % of
+the pairs carry a later value than the theory allows there, and *ahead in most pairs* if more than
+half do: the theorems forbid that all prompts are answered, not that most are. After the last layer
+that share is the accuracy. Guessing is naming the most frequent value in sight.
 
-**What can be compared.** The theorems' size condition holds for none of these models: it would
-ask for prompts of 10^{exponents.min():,.0f} to 10^{exponents.max():,.0f} tokens, and these have
-{runs["length"].min()} to {runs["length"].max()}. So a run past a bound contradicts no theorem. What
+**What can be compared.** {size_note(runs)} So a run past a bound contradicts no theorem. What
 can be compared is the shape: one hop for a full layer, none for a linear one."""
 
 

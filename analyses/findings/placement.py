@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pandas as pd
 
-from analyses.findings.columns import accuracies, columns, past_a_bound
+from analyses.findings.columns import accuracies, ahead, columns, count, past
 from analyses.findings.drawing import accuracy_by_arm
 from analyses.findings.finding import SOLVED, Finding, Frames, Told, finished, solved
-from analyses.findings.words import listed, out_of, sentence, spread
+from analyses.findings.words import listed, spread, verdict
 
-PLAIN = r"full-\d+$"
-"""Arms of full layers alone, which tell what the linear layer adds."""
+PLAIN = r"full-\d+"
+"""Arms of full layers alone, wider ones too, which tell what the linear layer adds."""
 
 COLUMNS = (
     "L",
@@ -23,6 +23,7 @@ COLUMNS = (
     "causal hop, by layer",
     "allowed",
     "past a bound",
+    "ahead in most pairs",
 )
 
 
@@ -41,56 +42,59 @@ def tell(frames: Frames) -> Told:
 
 
 def _short(rows: pd.DataFrame) -> str:
-    """ "F D F": F for a full layer, D for DeltaNet."""
-    return " ".join("F" if kind == "full" else "D" for kind in rows["schedule"].iloc[0])
+    """ "F D F": F for a full layer, D for DeltaNet; "F F, wide" with more parameters."""
+    letters = " ".join("F" if kind == "full" else "D" for kind in rows["schedule"].iloc[0])
+    return letters + (", wide" if rows["arm"].iloc[0].endswith("wide") else "")
 
 
 def _words(runs: pd.DataFrame) -> str:
-    return " ".join(
-        _about(int(hops), rows) for hops, rows in runs.groupby("hops") if rows["state_bits"].any()
-    )
-
-
-def _about(hops: int, rows: pd.DataFrame) -> str:
-    full = rows["schedule"].map(lambda kinds: sum(kind == "full" for kind in kinds))
-    mixed, alone = rows[rows["state_bits"] > 0], rows[(full == hops) & (rows["state_bits"] == 0)]
-    last = mixed["schedule"].map(lambda kinds: kinds[-1] != "full")
-    none = mixed[full[mixed.index] == 0]
-    late, early = mixed[last & (full[mixed.index] == hops)], mixed[~last]
-    ahead = past_a_bound(late)
-    missed = [arm for arm, group in early.groupby("arm", sort=False) if not len(solved(group))]
-    against = []
-    if len(solved(late)):
-        against.append(f"{out_of(len(solved(late)), len(late))} runs with it last are learned")
-    if ahead:
-        against.append(
-            f"with the linear layer last the answer position is past its bound in "
-            f"{out_of(ahead, len(late))} runs: most pairs carry a later value than is allowed"
-        )
-    if missed:
-        against.append(f"{listed(missed)} is not learned in any seed within the budget")
-    reached = [
-        f"{out_of(len(solved(group)), len(group))} with {', '.join(group['schedule'].iloc[0])}"
-        for _, group in early.groupby("arm", sort=False)
+    full = runs["schedule"].map(lambda kinds: sum(kind == "full" for kind in kinds))
+    linear = runs["state_bits"] > 0
+    ends_linear = runs["schedule"].map(lambda kinds: kinds[-1] != "full")
+    late = runs[linear & ends_linear & (full == runs["hops"])]
+    early = runs[linear & ~ends_linear]
+    without, alone = runs[~linear], runs[linear & (full == 0)]
+    against = [
+        f"{count(past(rows), rows)} runs {where} are past their bound"
+        for where, rows in (("with the linear layer last", late), ("of linear layers", alone))
+        if len(past(rows))
     ]
-    text = (
-        f"Against the prediction, at L = {hops} {listed(against)}. " if against else ""
-    ) + sentence(
-        f"at L = {hops} runs above {SOLVED} are {listed(reached)}, and "
-        f"{out_of(len(solved(late)), len(late))} with the linear layer last, where accuracy is "
-        f"{spread(late['accuracy'])}"
+    text = verdict(
+        against,
+        f"no run with the linear layer last is past its bound: {count(solved(late), late)} are "
+        f"above {SOLVED}, of those with it earlier {count(solved(early), early)}",
     )
+    for hops, _ in early.groupby("hops"):
+        mine = [rows[rows["hops"] == hops] for rows in (early, late, without, alone)]
+        text += " " + _about(int(hops), *mine)
+    return text
+
+
+def _about(
+    hops: int, early: pd.DataFrame, late: pd.DataFrame, without: pd.DataFrame, alone: pd.DataFrame
+) -> str:
+    """One sentence for one L, and one for what the linear layer is compared with."""
+    learned = [
+        f"{count(solved(rows), rows)} with {', '.join(rows['schedule'].iloc[0])}"
+        for _, rows in early.groupby("arm", sort=False)
+    ]
+    text = f"At L = {hops} learned are {listed(learned)}"
+    if len(late):
+        text += (
+            f"; with the linear layer last accuracy is {spread(late['accuracy'])}, and most pairs "
+            f"are ahead of the bound in {count(ahead(late), late)}"
+        )
+    text += "."
+    if len(without):
+        compared = [
+            f"{spread(rows['accuracy'])} with {rows['parameters'].iloc[0]:,} parameters"
+            for _, rows in without.groupby("arm", sort=False)
+        ]
+        text += f" The {hops} full layers without it reach {listed(compared)}."
     if len(alone):
         text += (
-            f" The {hops} full layers without it reach {spread(alone['accuracy'])}, so what a "
-            "linear layer adds at the end is within the spread of seeds."
-            if abs(alone["accuracy"].median() - late["accuracy"].median()) < 0.05
-            else f" The {hops} full layers without it reach {spread(alone['accuracy'])}."
-        )
-    if len(none):
-        text += (
-            f" Linear layers alone end at {spread(none['accuracy'])}, where guessing gives "
-            f"{none['frequency_baseline'].iloc[0]:.3f}."
+            f" Linear layers alone, with fewer parameters, end at {spread(alone['accuracy'])}; "
+            f"guessing gives {alone['frequency_baseline'].iloc[0]:.3f}."
         )
     return text
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pandas as pd
 
-from analyses.findings.columns import accuracies, columns, past_a_bound
+from analyses.findings.columns import accuracies, ahead, columns, count, past
 from analyses.findings.drawing import accuracy_by_arm
 from analyses.findings.finding import Finding, Frames, Told, by_arm, finished, solved
-from analyses.findings.words import listed, out_of, sentence, spread
+from analyses.findings.words import listed, sentence, spread, verdict
 
 
 def tell(frames: Frames) -> Told:
@@ -37,24 +37,21 @@ def tell(frames: Frames) -> Told:
 
 
 def _words(groups: dict[str, pd.DataFrame]) -> str:
-    against = []
-    for arm, rows in groups.items():
-        most = int(rows["upper"].iloc[0][-1])
-        hops = int(rows["hops"].iloc[0])
-        ahead = past_a_bound(rows)
-        if most < hops and len(solved(rows)):
-            against.append(f"{len(solved(rows))} runs at {arm} are learned, which is not allowed")
-        elif most >= hops and len(solved(rows)) < len(rows):
-            missed = len(rows) - len(solved(rows))
-            against.append(
-                f"{missed} runs at {arm} are not learned, though {hops} hops are allowed"
-            )
-        if ahead:
-            against.append(f"{out_of(ahead, len(rows))} at {arm} are past a bound")
-    text = sentence(f"against the prediction, {listed(against)}") + " " if against else ""
-    return text + sentence(
-        "accuracy is "
-        + listed([f"{spread(rows['accuracy'])} at {arm}" for arm, rows in groups.items()])
+    against = [
+        f"{count(past(rows), rows)} runs at {arm} are past their bound"
+        for arm, rows in groups.items()
+        if len(past(rows))
+    ]
+    text = verdict(against, "no run is past its bound")
+    return f"{text} " + sentence(
+        listed(
+            [
+                f"{arm} reaches {spread(rows['accuracy'])}, {count(solved(rows), rows)} learned "
+                f"where {rows['upper'].iloc[0][-1]} of {rows['hops'].iloc[0]} hops are allowed, "
+                f"most pairs ahead in {count(ahead(rows), rows)}"
+                for arm, rows in groups.items()
+            ]
+        )
     )
 
 

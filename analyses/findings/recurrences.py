@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pandas as pd
 
-from analyses.findings.columns import accuracies, columns
+from analyses.findings.columns import accuracies, columns, count, past
 from analyses.findings.drawing import accuracy_by_arm
-from analyses.findings.finding import SOLVED, Finding, Frames, Told, by_arm, finished, solved
-from analyses.findings.words import listed
+from analyses.findings.finding import Finding, Frames, Told, by_arm, finished, solved
+from analyses.findings.words import listed, verdict
 
 COLUMNS = (
     "parameters",
@@ -32,26 +32,39 @@ def tell(frames: Frames) -> Told:
 
 
 def _words(runs: pd.DataFrame, groups: dict[str, pd.DataFrame]) -> str:
-    short = [arm for arm, rows in groups.items() if len(solved(rows)) < len(rows)]
     learned = solved(runs)
-    steps = learned.groupby("arm")["steps_taken"].median()
-    follow = sum(list(row["causal_hop"][1:]) == [0, 1, 2] for _, row in learned.iterrows())
-    begin = (
-        f"Against the prediction, {listed(short)} stays below {SOLVED} in some seed; the others do "
-        "not"
-        if short
-        else "As predicted, it makes no difference which recurrence stands between"
+    brings = learned[[list(row["causal_hop"][1:]) == [0, 1, 2] for _, row in learned.iterrows()]]
+    against = []
+    if len(past(runs)):
+        against.append(f"{count(past(runs), runs)} runs are past their bound")
+    if len(brings) < len(learned):
+        against.append(
+            f"{len(learned) - len(brings)} of {len(learned)} learned runs do not have the "
+            "staircase 0, 1, 2"
+        )
+    text = verdict(
+        against,
+        f"all {len(learned)} learned runs have the staircase 0, 1, 2, whatever stands between",
     )
+    missed = [
+        f"{len(rows) - len(solved(rows))} of {len(rows)} of {arm}"
+        for arm, rows in groups.items()
+        if len(solved(rows)) < len(rows)
+    ]
+    text += f" {count(learned, runs)} runs are learned" + (
+        f"; not within their budget are {listed(missed)}." if missed else "."
+    )
+    steps = learned.groupby("arm")["steps_taken"].median()
+    if len(steps):
+        text += (
+            f" It takes {steps.min():,.0f} ({steps.idxmin()}) to {steps.max():,.0f} steps "
+            f"({steps.idxmax()}), by the median of {len(runs) // len(groups)} seeds; with so few "
+            "the order between them is not settled."
+        )
     bits = {arm: int(rows["state_bits"].iloc[0]) for arm, rows in groups.items()}
     usual = min(bits.values())
     more = [f"{arm} {value:,}" for arm, value in bits.items() if value > usual]
-    return (
-        f"{begin}: {len(learned)} of {len(runs)} runs are above {SOLVED}, {follow} of them with "
-        f"the staircase 0, 1, 2. Learning takes {steps.min():.0f} ({steps.idxmin()}) to "
-        f"{steps.max():.0f} steps ({steps.idxmax()}), by the median of {len(runs) // len(groups)} "
-        f"seeds; with so few the order between them is not settled. States have {usual:,} bits"
-        + (f", but {listed(more)}." if more else " each.")
-    )
+    return text + f" States have {usual:,} bits" + (f", but {listed(more)}." if more else " each.")
 
 
 RECURRENCES = Finding(

@@ -1,13 +1,14 @@
-"""Findings: hops beyond the bound, and the mechanism that makes them."""
+"""Findings: accuracy that the bounds forbid for all prompts, and the mechanism that makes it."""
 
 from __future__ import annotations
 
 import pandas as pd
+from matplotlib.figure import Figure
 
-from analyses.findings.columns import accuracies, columns, is_above, past_a_bound
-from analyses.findings.drawing import accuracy_by_arm
+from analyses.findings.columns import accuracies, ahead, columns, count, has_mechanisms, past
+from analyses.findings.drawing import accuracy_and_fetching, accuracy_by_arm
 from analyses.findings.finding import HALF, SOLVED, Finding, Frames, Told, by_arm, finished, solved
-from analyses.findings.words import listed, out_of, sentence, spread
+from analyses.findings.words import listed, out_of, sentence, spread, verdict
 
 
 def tell_branching(frames: Frames) -> Told:
@@ -15,92 +16,119 @@ def tell_branching(frames: Frames) -> Told:
     runs = finished(frames["shortcuts-branching"]).copy()
     runs["n"] = runs["branching"].map(lambda branching: int(branching[0]))
     groups = {f"m = {m}, n = {n}": rows for (m, n), rows in runs.groupby(["start_domain", "n"])}
-    table = pd.DataFrame([_branching_row(name, rows) for name, rows in groups.items()])
-    alt = f"Exact accuracy of two full layers. {accuracies(groups)}"
-    return Told(_branching_words(groups), table, accuracy_by_arm(groups), alt)
-
-
-def _branching_row(name: str, rows: pd.DataFrame) -> dict[str, object]:
-    return {
-        "task": name,
-        **columns(rows, "exact accuracy", "guessing", "learned"),
-        **columns(rows, "causal hop, by layer", "past a bound"),
-        **_mechanism_cells(rows),
-    }
-
-
-def _branching_words(groups: dict[str, pd.DataFrame]) -> str:
-    runs = pd.concat(groups.values())
-    ahead = past_a_bound(runs)
-    by_n = {n: spread(rows["accuracy"]) for n, rows in runs.groupby("n")}
-    text = (
-        "Against the prediction, two full layers go past their bound in "
-        f"{out_of(ahead, len(runs))} runs, and {len(solved(runs))} of them are above {SOLVED}. "
-        if ahead
-        else "As predicted, two full layers never go past their bound. "
+    by_size = [
+        f"{spread(rows['accuracy'])} at {name}, where guessing gives "
+        f"{rows['frequency_baseline'].iloc[0]:.3f}"
+        for name, rows in groups.items()
+    ]
+    words = (
+        verdict(_past(runs, "two full layers"), "two full layers are never past their bound")
+        + " In most pairs they are ahead of it "
+        + f"in {count(ahead(runs), runs)} runs. "
+        + sentence(f"accuracy is {listed(by_size)}")
+        + _which_fetch(ahead(runs), "runs that are ahead in most pairs")
+        + _gated(groups)
     )
-    text += sentence(
-        "accuracy over both start domains is "
-        + listed([f"{value} with n = {n}" for n, value in by_n.items()])
+    return Told(
+        words,
+        _table(groups, "task", "exact accuracy", "guessing", "learned", "causal hop, by layer"),
+        _figure(groups),
+        f"Exact accuracy of two full layers. {accuracies(groups)}",
     )
-    return f"{text} {_mechanism_words(runs)}"
+
+
+def tell_fetching(frames: Frames) -> Told:
+    """Stacks with one layer too few that are exact all the same, and what their entries hold."""
+    runs = finished(frames["depth-L4"])
+    short = runs[runs["schedule"].map(len) == runs["hops"]]
+    learned = solved(short)
+    words = verdict(
+        _past(short, "four full layers"), "four full layers are never past their bound"
+    ) + _which_fetch(learned, "learned runs of four full layers")
+    if len(learned) and has_mechanisms(learned):
+        words += (
+            " With two successors an entry can hold both until the query tells them apart, which "
+            "saves a hop and is why the proofs ask for larger branching; that it holds both was "
+            "not measured."
+        )
+    return _told_by_arm(runs, words)
 
 
 def tell_no_query(frames: Frames) -> Told:
     """Four hops and no query, by number of full layers."""
-    return _by_arm(
-        frames["shortcuts-no-query"],
-        "Without a query an entry can fetch its successor before anything is asked, and pointers "
-        "double: about log2 L + 1 layers may do.",
+    runs = finished(frames["shortcuts-no-query"])
+    hops = int(runs["hops"].iloc[0])
+    learned = solved(runs)
+    fewest = None if not len(learned) else int(learned["schedule"].map(len).min())
+    found = (
+        f"{fewest} full layers are enough for {hops} hops, where a query would ask for {hops + 1}"
+        if fewest is not None and fewest <= hops
+        else f"no run of {hops} layers or fewer gets above {SOLVED} at {hops} hops"
     )
+    words = (
+        verdict([], found)
+        if fewest is not None and fewest <= hops
+        else f"Against the expectation, {found}, within the budget."
+    )
+    return _told_by_arm(runs, f"{words} {_learned(runs)}" + _which_fetch(learned, "learned runs"))
 
 
 def tell_forward(frames: Frames) -> Told:
     """Forward order, by number of linear layers."""
-    return _by_arm(
-        frames["shortcuts-forward"],
-        "In forward order the start is known before the functions: a recurrence could fold the "
-        "chain in one layer.",
-    )
+    runs = finished(frames["shortcuts-forward"])
+    linear = runs[runs["state_bits"] > 0]
+    learned = solved(linear)
+    if len(learned):
+        fewest = int(learned["schedule"].map(len).min())
+        words = verdict(
+            [], f"{fewest} linear layers fold {int(runs['hops'].iloc[0])} hops without attention"
+        )
+    else:
+        words = (
+            f"Against the expectation, no linear stack gets above {SOLVED} within its budget; the "
+            f"best reaches {linear['accuracy'].max():.3f}."
+        )
+    return _told_by_arm(runs, f"{words} {_learned(runs)}" + _which_fetch(learned, "learned runs"))
 
 
-def _by_arm(frame: pd.DataFrame, says: str) -> Told:
-    runs = finished(frame)
+def _told_by_arm(runs: pd.DataFrame, words: str) -> Told:
     groups = by_arm(runs)
-    table = pd.DataFrame(
+    table = _table(groups, "arm", "layers", "exact accuracy", "learned", "causal hop, by layer")
+    return Told(words, table, _figure(groups), f"Exact accuracy by arm. {accuracies(groups)}")
+
+
+def _table(groups: dict[str, pd.DataFrame], *names: str) -> pd.DataFrame:
+    return pd.DataFrame(
         [
             {
-                **columns(rows, "arm", "layers", "exact accuracy", "learned"),
-                **columns(rows, "causal hop, by layer"),
-                **_mechanism_cells(rows),
+                **columns(rows, *names, "allowed", "past a bound", "ahead in most pairs"),
+                **_fetched(rows),
             }
             for rows in groups.values()
         ]
     )
-    hops = int(runs["hops"].iloc[0])
-    learned = [arm for arm, rows in groups.items() if len(solved(rows))]
-    fewest = {arm: len(groups[arm]["schedule"].iloc[0]) for arm in learned}
-    text = says + " "
-    if learned:
-        text += sentence(
-            f"above {SOLVED} at L = {hops} are "
-            + listed(
-                [
-                    f"{out_of(len(solved(groups[arm])), len(groups[arm]))} of {arm}"
-                    for arm in learned
-                ]
-            )
-            + f"; the fewest layers that learn it are {min(fewest.values())}"
-        )
-    else:
-        text += f"No arm gets above {SOLVED} at L = {hops} within its budget."
-    alt = f"Exact accuracy by arm. {accuracies(groups)}"
-    return Told(f"{text} {_mechanism_words(runs)}".strip(), table, accuracy_by_arm(groups), alt)
 
 
-def _mechanism_cells(rows: pd.DataFrame) -> dict[str, str]:
+def _figure(groups: dict[str, pd.DataFrame]) -> Figure:
+    measured = all(has_mechanisms(rows) for rows in groups.values())
+    return accuracy_and_fetching(groups) if measured else accuracy_by_arm(groups)
+
+
+def _past(runs: pd.DataFrame, who: str) -> list[str]:
+    beyond = past(runs)
+    return [f"{count(beyond, runs)} runs of {who} are past their bound"] if len(beyond) else []
+
+
+def _learned(runs: pd.DataFrame) -> str:
+    return sentence(
+        "learned are "
+        + listed([f"{count(solved(rows), rows)} of {arm}" for arm, rows in by_arm(runs).items()])
+    )
+
+
+def _fetched(rows: pd.DataFrame) -> dict[str, str]:
     """Entries that hold their successors, by function; nothing where it was not measured."""
-    if "fetched" not in rows or rows["fetched"].isna().any():
+    if not has_mechanisms(rows):
         return {}
     functions = range(len(rows["fetched"].iloc[0]) - 1)
     return {
@@ -111,38 +139,39 @@ def _mechanism_cells(rows: pd.DataFrame) -> dict[str, str]:
     }
 
 
-def _mechanism_words(rows: pd.DataFrame) -> str:
-    """Which of the runs past their bound have entries that hold their successors."""
-    if "fetched" not in rows or rows["fetched"].isna().any():
+def _gated(groups: dict[str, pd.DataFrame]) -> str:
+    """Of how many start values gated heads make the first hop; nothing if it was not measured."""
+    if not all("gate" in rows and rows["gate"].notna().all() for rows in groups.values()):
         return ""
-    ahead = rows[[is_above(row) or row["accuracy"] >= SOLVED for _, row in rows.iterrows()]]
-    if not len(ahead):
-        return ""
-    holding = ahead[[max(shares) > HALF for shares in ahead["fetched"]]]
+    by_group = [f"{spread(rows['gate'], 2)} at {name}" for name, rows in groups.items()]
     return (
-        f"In {out_of(len(holding), len(ahead))} of the runs that are past a bound or learned the "
-        "visited entry of some function holds what comes after its own value in more than half of "
-        "the interchange pairs"
-        + (
-            "; in the others no single mechanism of ours accounts for most pairs."
-            if len(holding) < len(ahead)
-            else "."
-        )
+        " One that has a name: a head of the first layer attends from the answer to z_1's entry of "
+        "a start value only if it is the start, because otherwise the start token outbids it "
+        "(probes/gating.py). The share of start values for which some head does so is "
+        f"{listed(by_group)}; it cannot account for more prompts than that."
     )
 
 
-def tell_fetching(frames: Frames) -> Told:
-    """Stacks with one layer too few that are exact all the same, and what their entries hold."""
-    runs = finished(frames["depth-L4"])
-    short = runs[runs["schedule"].map(len) == runs["hops"]]
-    says = "As predicted, no run with four full layers is learned."
-    if len(solved(short)):
-        says = (
-            f"Against the prediction, {out_of(len(solved(short)), len(short))} runs with four full "
-            "layers are learned. Branching by two leaves an entry two successors: it can fetch "
-            "both, and the query tells them apart later, which saves a hop."
-        )
-    return _by_arm(runs, says)
+def _which_fetch(rows: pd.DataFrame, who: str) -> str:
+    """In how many of the runs the entries of which function hold their successors."""
+    if not len(rows) or not has_mechanisms(rows):
+        return ""
+    functions = range(len(rows["fetched"].iloc[0]) - 1)
+    by_function = [
+        f"of z_{index + 1} in {sum(shares[index] > HALF for shares in rows['fetched'])}"
+        for index in functions
+    ]
+    without = sum(max(shares) <= HALF for shares in rows["fetched"])
+    text = (
+        f" Of {len(rows)} {who} the visited entry holds what comes after its own value, in more "
+        f"than half of the interchange pairs, {listed(by_function)}"
+    )
+    if not without:
+        return f"{text}."
+    return (
+        f"{text}; in {out_of(without, len(rows))} no function's does, and what makes their hops is "
+        "more than one mechanism, or one that we have no name for."
+    )
 
 
 BRANCHING = Finding(
