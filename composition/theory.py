@@ -164,7 +164,7 @@ def _plain_bound(stack: Sequence[bool], linear_lookup: bool) -> tuple[int, int, 
     count = len(full)
     if count == 0:
         if linear_lookup:
-            return 0, len(stack), "one lookup a layer by states that hold the table: heuristic"
+            return 0, 1, "one lookup by the state alone: heuristic, not a theorem"
         return 0, 0, "state too small for z_1's table (heuristic H*d_k < N_0, or [H] Theorem A.3)"
     if full[0] > 0:
         return count, count + 1, "derived: early-linear construction; [H] Theorem 1.1 + dummy layer"

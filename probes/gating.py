@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import torch
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
+from transformer_lens import HookedRootModule
 
 from composition import CompositionTask
 from composition.sampling import visited_position
@@ -19,7 +20,12 @@ from composition.sampling import visited_position
 
 @torch.no_grad()
 def gated_attention(
-    model: nn.Module, task: CompositionTask, layer: int = 0, *, prompts: int = 1024, seed: int = 0
+    model: HookedRootModule,
+    task: CompositionTask,
+    layer: int = 0,
+    *,
+    prompts: int = 1024,
+    seed: int = 0,
 ) -> Float[Tensor, "head start_value"]:
     """How much more a head attends from the answer to `z_1`'s entry of a start value if it is the
     prompt's.

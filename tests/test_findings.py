@@ -6,15 +6,20 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from PIL import Image
 
 from analyses.findings import FINDINGS
 from analyses.findings.capacity import crossing
-from analyses.findings.columns import is_above
+from analyses.findings.columns import is_ahead, is_past, shares_beyond
 from analyses.findings.depth import DEPTH
-from analyses.findings.one_hop_a_layer import first_hop_position, idle_layers
+from analyses.findings.one_hop_a_layer import first_hop_position, idle_layers, skipped
 from analyses.findings.page import FIGURES, PAGE, load, render, told
 from analyses.findings.placement import PLACEMENT
+from analyses.findings.recurrences import RECURRENCES
 from analyses.findings.words import coverage, out_of, spread, wilson
+from analyses.grid import Grid
+from analyses.results import row_of
+from analyses.workers import Failure
 
 DOCS = Path("docs")
 
@@ -29,7 +34,8 @@ def test_the_page_is_what_the_results_say(frames):
     answers = told(FINDINGS, frames)
     assert render(FINDINGS, answers, frames) == (DOCS / PAGE).read_text(encoding="utf-8")
     for name in answers:
-        assert (DOCS / FIGURES / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+        with Image.open(DOCS / FIGURES / f"{name}.png") as figure:  # its text is inside
+            assert figure.info["Description"] == answers[name].alt
 
 
 def test_every_grid_of_a_finding_is_shipped():
@@ -39,36 +45,64 @@ def test_every_grid_of_a_finding_is_shipped():
 
 
 def test_results_are_those_of_the_grids_as_shipped(frames):
-    """Every row belongs to its grid, with the settings that the grid gives it today."""
-    from analyses.grid import Grid
-
+    """The same runs in the same order, each with every setting that the grid gives it today."""
     for name, frame in frames.items():
-        points = {point.name: point for point in Grid.read(f"grids/{name}.toml").points()}
-        for row in frame.to_dict("records"):
-            point = points[row["name"]]
-            assert tuple(row["schedule"]) == point.config.schedule
-            assert tuple(row["branching"]) == point.config.task.branching
-            for setting in ("d_model", "n_heads", "d_key", "linear_heads"):
-                assert row[setting] == getattr(point.config, setting)
-            for setting in ("steps", "seed", "batch", "questions", "learning_rate"):
-                assert row[setting] == getattr(point.recipe, setting)
+        points = Grid.read(f"grids/{name}.toml").points()
+        assert list(frame["name"]) == [point.name for point in points], name
+        for row, point in zip(frame.to_dict("records"), points, strict=True):
+            settings = row_of(point, Failure("not needed here"))
+            for setting in settings.keys() - {"error"}:
+                there, here = row[setting], settings[setting]
+                same = list(there) == here if isinstance(here, list) else there == here
+                assert same or (here is None and pd.isna(there)), (name, point.name, setting)
 
 
 def test_sentences_turn_where_the_rows_do(frames):
     """Nobody has to remember to rewrite them: change what was measured, and they say otherwise."""
     frame = frames["depth-L2"]
     as_predicted = DEPTH.tell({"depth-L2": frame})
-    assert not as_predicted.words.startswith("Against")
+    assert as_predicted.words.startswith("As predicted, none of 15 runs")
     turned = frame.copy()
     turned.loc[turned["arm"] == "full-2", "accuracy"] = 0.999
     against = DEPTH.tell({"depth-L2": turned})
-    assert against.words.startswith("Against the prediction, at L = 2 5 runs")
+    assert against.words.startswith("Against the prediction, at L = 2 5 of 15 (15 … 58 %) runs")
     assert "5 of 5" in against.table.iloc[1].iloc[-1]
 
-    late = frames["placement-L2"].copy()
-    assert PLACEMENT.tell({"placement-L2": late}).words.startswith("Against the prediction")
-    late["causal_hop"] = late["upper"]
-    assert PLACEMENT.tell({"placement-L2": late}).words.startswith("At L = 2")
+    placed = frames["placement-L2"].copy()
+    assert PLACEMENT.tell({"placement-L2": placed}).words.startswith("As predicted, no run")
+    placed.loc[placed["arm"] == "late-linear", "accuracy"] = 0.999
+    against = PLACEMENT.tell({"placement-L2": placed})
+    assert against.words.startswith("Against the prediction, 5 of 5 (57 … 100 %) runs with the")
+
+    mixed = frames["recurrences"].copy()
+    assert RECURRENCES.tell({"recurrences": mixed}).words.startswith("As predicted, all")
+    mixed["causal_hop"] = [[0, 0, 0, 2]] * len(mixed)
+    assert RECURRENCES.tell({"recurrences": mixed}).words.startswith("Against the prediction,")
+
+
+@pytest.mark.parametrize("finding", FINDINGS, ids=lambda finding: finding.name)
+def test_a_finding_can_be_told_of_whatever_a_sweep_leaves(finding, frames):
+    """Runs that failed are left out; nothing learned, or nothing measured beyond, is no error."""
+    there = {grid: frames[grid] for grid in finding.grids if grid in frames}
+    if finding.grids[0] not in there:
+        pytest.skip("its sweep has not been run")
+    for change in (nothing_learned, mechanisms_not_measured, last_runs_failed):
+        said = finding.tell({grid: change(frame) for grid, frame in there.items()})
+        assert said.words[0].isupper(), change
+
+
+def nothing_learned(frame):
+    return frame.assign(accuracy=frame["accuracy"].clip(upper=0.4))
+
+
+def mechanisms_not_measured(frame):
+    return frame.drop(columns=["fetched", "fetched_by", "gate"], errors="ignore")
+
+
+def last_runs_failed(frame):
+    kept = 2 * len(frame) // 3
+    failed = ["its process ended" if index >= kept else None for index in range(len(frame))]
+    return frame.assign(error=failed)
 
 
 def test_a_run_that_failed_is_left_out(frames):
@@ -92,9 +126,14 @@ def test_spreads_and_intervals():
 
 def test_what_is_read_off_a_staircase():
     row = pd.Series({"causal_hop": [0, 0, 1, 1, 2], "upper": [0, 0, 1, 2, 2]})
-    assert not is_above(row)
-    assert is_above(pd.Series({"causal_hop": [0, 1], "upper": [0, 0]}))
     assert idle_layers(row) == 1  # layer 1 brings i_0, layer 3 has got no further
+    jump = pd.Series(
+        {
+            "causal_hop": [0, 0, 2],
+            "answer_interchange": [[0.0, 0.0, 0.0], [0.5, 0.3, 0.1], [0, 0, 1]],
+        }
+    )
+    assert skipped(jump) == [pytest.approx(0.3)]  # i_1 was carried before, in three of ten pairs
     start = pd.Series(
         {
             "start_interchange": [[1.0, 0.0], [0.1, 0.9]],
@@ -108,6 +147,24 @@ def test_what_is_read_off_a_staircase():
     assert first_hop_position(start) is None
 
 
+def test_a_bound_is_passed_where_all_pairs_are_and_not_where_most_are():
+    """After the last layer the exact accuracy decides, before it interchange does."""
+    row = pd.Series(
+        {
+            "upper": [0, 0, 1],
+            "hops": 2,
+            "accuracy": 0.8,
+            "answer_interchange": [[0.0, 0.0, 0.0], [0.9, 0.06, 0.04], [0.0, 0.1, 0.75]],
+        }
+    )
+    assert shares_beyond(row) == pytest.approx([0.0, 0.1, 0.8])
+    assert is_ahead(row)
+    assert not is_past(row)
+    assert is_past(row.replace(0.8, 0.995))
+    row["answer_interchange"] = [[0.0, 0.0, 0.0], [0.0, 0.995, 0.0], [0.0, 0.1, 0.75]]
+    assert is_past(row)
+
+
 def test_where_looking_up_switches_on():
     rows = pd.DataFrame(
         {
@@ -117,4 +174,5 @@ def test_where_looking_up_switches_on():
         }
     )
     assert crossing(rows) == pytest.approx(2**0.5)  # half-way between 2 and 1, on a log scale
-    assert crossing(rows.assign(accuracy=0.2)) is None
+    assert crossing(rows.assign(accuracy=0.2)) == 0  # never
+    assert crossing(rows.assign(accuracy=0.9)) == float("inf")  # always

@@ -7,7 +7,7 @@ import math
 import pandas as pd
 from matplotlib.figure import Figure
 
-from analyses.findings.columns import has_mechanisms
+from analyses.findings.columns import count, has_mechanisms, past
 from analyses.findings.finding import HALF, SOLVED, Finding, Frames, Told, finished, solved
 from analyses.findings.words import listed, out_of, spread, verdict
 
@@ -84,8 +84,12 @@ def _words(runs: pd.DataFrame, crossings: dict[tuple[str, int], list[float]]) ->
     }
     early, late = sum(value > 2 for value in seeds), sum(0 < value < 0.5 for value in seeds)
     against = []
+    if len(past(runs)):
+        against.append(
+            f"{count(past(runs), runs)} runs make two hops without attention, where one is the most"
+        )
     if never:
-        of_them = [f"{count} of {name}" for name, count in never.items()]
+        of_them = [f"{number} of {name}" for name, number in never.items()]
         against.append(
             f"{sum(never.values())} of {len(seeds)} curves, each of one seed, never pass half-way "
             f"between guessing and 1 ({listed(of_them)})"
@@ -109,8 +113,8 @@ def _words(runs: pd.DataFrame, crossings: dict[tuple[str, int], list[float]]) ->
 def _how(learned: pd.DataFrame) -> str:
     """By which of two ways the runs that learned make two hops without attention."""
     text = (
-        f" {len(learned)} runs are above {SOLVED}: both hops without any attention, which the "
-        "theorems forbid only to states that cannot hold the table."
+        f" {len(learned)} runs are above {SOLVED}. The theorems forbid that only to states that "
+        "cannot hold the table."
     )
     if not len(learned) or not has_mechanisms(learned):
         return text
@@ -165,7 +169,8 @@ CAPACITY = Finding(
     name="capacity",
     title="When does a linear layer look up?",
     prediction="An outer-product memory keeps about H·d_k orthogonal keys (docs/theory.md, a "
-    "heuristic): looking up should switch on near N = H·d_k.",
+    "heuristic): looking up should switch on near N = H·d_k. Without a full layer one hop is the "
+    "most.",
     grids=("capacity",),
     tell=tell,
 )
