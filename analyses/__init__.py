@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from analyses.sweep import read_sweep, run_sweep
     from analyses.tracing import ProgressTrace, trace
     from analyses.training import TrainingResult, train
-    from analyses.zoo import load_trained, trained_models
+    from analyses.zoo import load_trained, trained_models, trained_result
 
 __all__ = [
     "Family",
@@ -36,6 +36,7 @@ __all__ = [
     "trace",
     "train",
     "trained_models",
+    "trained_result",
 ]
 
 _HOMES = {
@@ -47,7 +48,7 @@ _HOMES = {
     "analyses.sweep": ("read_sweep", "run_sweep"),
     "analyses.tracing": ("ProgressTrace", "trace"),
     "analyses.training": ("TrainingResult", "train"),
-    "analyses.zoo": ("load_trained", "trained_models"),
+    "analyses.zoo": ("load_trained", "trained_models", "trained_result"),
 }
 
 
