@@ -29,12 +29,11 @@ def sweep(
     address: Annotated[
         str | None, typer.Option(help="Of the Ray cluster; a local one is started if not given.")
     ] = None,
-    cpus: Annotated[float, typer.Option(help="CPUs a run reserves on Ray.")] = 1,
-    gpus: Annotated[float, typer.Option(help="GPUs a run reserves on Ray, and trains on.")] = 0,
 ) -> None:
     """Make every run of a grid, and collect them into one Parquet file.
 
-    Started again on the same directory, it goes on where it was cut off.
+    Started again on the same directory, it goes on where it was cut off. On Ray a run reserves the
+    `cpus` and `gpus` of the grid.
     """
     with one_line_errors():
         from analyses.findings.words import size_note
@@ -48,10 +47,10 @@ def sweep(
             from analyses.ray_runner import on_ray
 
             if workers is not None:
-                raise ValueError("--workers is for this machine's cores; with --ray use --cpus")
-            runner = on_ray(address, cpus=cpus, gpus=gpus)
-        elif address is not None or (cpus, gpus) != (1, 0):
-            raise ValueError("--address, --cpus and --gpus are for a Ray cluster; add --ray")
+                raise ValueError("--workers is for this machine's cores; --ray has its own")
+            runner = on_ray(address)
+        elif address is not None:
+            raise ValueError("--address is of a Ray cluster; add --ray")
         runs = Grid.read(grid)
         out = out or SWEEPS / grid.stem
         budgets = {point.name: point.recipe.steps for point in runs.points()}

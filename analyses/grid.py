@@ -2,7 +2,7 @@
 
 In TOML:
 
-    [base]                          # of every run; any field of the task, the model, the recipe
+    [base]                          # of every run: fields of the task, the model, the recipe
     start_domain = 8
     branching = [4]
 
@@ -14,6 +14,8 @@ In TOML:
 
     [arms.early-linear]
     schedule = "full,deltanet,full"
+
+`cpus` and `gpus` are what a run reserves on a Ray cluster, one CPU if nothing is said.
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from pydantic_core import to_jsonable_python
 
 from analyses.recipe import TrainingRecipe
+from analyses.resources import Resources
 from architectures import ModelConfig
 from architectures.checkpoints import one_line
 from composition import CompositionTask, read_schedule
@@ -47,6 +50,7 @@ class Point(BaseModel):
         arm: the arm it belongs to.
         varied: the crossed settings, which tell it from the others of its arm.
         config, recipe: the model, and how to train it.
+        resources: what it reserves on a cluster.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -56,13 +60,19 @@ class Point(BaseModel):
     varied: Settings
     config: ModelConfig
     recipe: TrainingRecipe
+    resources: Resources = Resources()
+
+    @property
+    def same(self) -> tuple[ModelConfig, TrainingRecipe]:
+        """What makes it the run that it is; where it is made does not."""
+        return self.config, self.recipe
 
 
 class Grid(BaseModel):
     """Runs to be made and laid side by side.
 
-    Settings are the fields of `CompositionTask`, `ModelConfig` and `TrainingRecipe` by their own
-    names. A schedule may be one string, "full,deltanet,full" or the name of a public hybrid.
+    Settings are the fields of `CompositionTask`, `ModelConfig`, `TrainingRecipe` and `Resources` by
+    their own names. A schedule may be one string, "full,deltanet,full" or the name of a public hybrid.
 
     Args:
         base: settings of every run.
@@ -139,28 +149,32 @@ class Grid(BaseModel):
             raise ValueError(f"{name} is both crossed and set by arm {arm!r}; give it once")
         name = "_".join([arm, *(f"{field}={_short(value)}" for field, value in varied.items())])
         try:
-            config, recipe = build({**self.base, **of_arm, **varied})
+            config, recipe, resources = build({**self.base, **of_arm, **varied})
         except ValidationError as error:
             raise ValueError(f"run {name}: {one_line(error)}") from None
         except ValueError as error:
             raise ValueError(f"run {name}: {error}") from None
-        return Point(name=name, arm=arm, varied=varied, config=config, recipe=recipe)
+        return Point(
+            name=name, arm=arm, varied=varied, config=config, recipe=recipe, resources=resources
+        )
 
 
-def build(settings: Settings) -> tuple[ModelConfig, TrainingRecipe]:
-    """The model and the recipe that flat settings describe.
+def build(settings: Settings) -> tuple[ModelConfig, TrainingRecipe, Resources]:
+    """The model, the recipe and the resources that flat settings describe.
 
     Raises:
         ValueError: a name that no field has, or a value that its field does not take.
     """
     task = set(CompositionTask.model_fields)
     model = set(ModelConfig.model_fields) - {"task"}
-    recipe = set(TrainingRecipe.model_fields)
-    for name in settings.keys() - task - model - recipe:
-        known = sorted(task | model | recipe)
+    recipe, resources = set(TrainingRecipe.model_fields), set(Resources.model_fields)
+    for name in settings.keys() - task - model - recipe - resources:
+        known = sorted(task | model | recipe | resources)
         near = get_close_matches(name, known, 1)
         hint = f"did you mean {near[0]!r}?" if near else f"use some of {', '.join(known)}"
-        raise ValueError(f"{name!r} is no setting of the task, the model or the recipe; {hint}")
+        raise ValueError(
+            f"{name!r} is no setting of the task, the model, the recipe or the resources; {hint}"
+        )
 
     def only(fields: set[str]) -> Settings:
         return {name: value for name, value in settings.items() if name in fields}
@@ -169,7 +183,7 @@ def build(settings: Settings) -> tuple[ModelConfig, TrainingRecipe]:
     if isinstance(of_model.get("schedule"), str):
         of_model["schedule"] = read_schedule(of_model["schedule"])
     config = ModelConfig(task=CompositionTask(**only(task)), **of_model)
-    return config, TrainingRecipe(**only(recipe))
+    return config, TrainingRecipe(**only(recipe)), Resources(**only(resources))
 
 
 def _short(value: Any) -> str:

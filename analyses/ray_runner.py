@@ -25,23 +25,22 @@ from architectures.checkpoints import visible_files, write_atomically
 Files = dict[str, bytes]
 
 
-def on_ray(address: str | None = None, *, cpus: float = 1, gpus: float = 0) -> Runner:
+def on_ray(address: str | None = None) -> Runner:
     """A runner for `run_sweep` that hands every run to a Ray cluster as one task.
+
+    A run reserves what its grid says, `cpus` and `gpus`.
 
     Args:
         address: of the cluster, such as "auto" or "ray://head:10001"; None starts one on this
             machine for the time of the sweep. Ray that this process has started is used as it is.
-        cpus, gpus: what a run reserves. It uses as many threads, and with a GPU trains on it.
 
     Raises:
-        ValueError: Ray is not installed, or nothing to compute on is asked for.
+        ValueError: Ray is not installed.
     """
     try:
         import ray
     except ImportError:
         raise ValueError('Ray is not installed; pip install "hoptrace[ray]"') from None
-    if cpus < 0 or gpus < 0 or cpus + gpus == 0:
-        raise ValueError(f"a run with {cpus} CPUs and {gpus} GPUs has nothing to compute on")
 
     def make(
         jobs: Mapping[str, Job], report: Report | None = None
@@ -50,7 +49,7 @@ def on_ray(address: str | None = None, *, cpus: float = 1, gpus: float = 0) -> R
         if ours:
             ray.init(address=address or "local", include_dashboard=False, log_to_driver=False)
         try:
-            yield from _make(jobs, report, cpus, gpus)
+            yield from _make(jobs, report)
         finally:
             if ours:
                 ray.shutdown()
@@ -59,15 +58,19 @@ def on_ray(address: str | None = None, *, cpus: float = 1, gpus: float = 0) -> R
 
 
 def _make(
-    jobs: Mapping[str, Job], report: Report | None, cpus: float, gpus: float
+    jobs: Mapping[str, Job], report: Report | None
 ) -> Iterator[tuple[str, RunResult | Failure]]:
     import ray
     from ray.util.queue import Queue
 
-    there = ray.remote(num_cpus=cpus, num_gpus=gpus, max_retries=2)(_run_there)
+    there = ray.remote(max_retries=2)(_run_there)
     news = Queue(actor_options={"num_cpus": 0})
-    threads, device = max(1, int(cpus)), "cuda" if gpus else "cpu"
-    tasks = {there.remote(name, job, news, threads, device): name for name, job in jobs.items()}
+    tasks = {
+        there.options(num_cpus=job.resources.cpus, num_gpus=job.resources.gpus).remote(
+            name, job, news
+        ): name
+        for name, job in jobs.items()
+    }
     try:
         with Listener(news, report):
             while tasks:
@@ -98,7 +101,7 @@ def _brought_home(task: Any, job: Job) -> RunResult | Failure:
         return Failure(f"{type(error).__name__}: {error}")
 
 
-def _run_there(name: str, job: Job, news: Any, threads: int, device: str) -> Files:
+def _run_there(name: str, job: Job, news: Any) -> Files:
     """In a process of the cluster: one run, and the files that it leaves."""
     from analyses.devices import Devices
 
@@ -106,9 +109,9 @@ def _run_there(name: str, job: Job, news: Any, threads: int, device: str) -> Fil
         if progress.step % TELL_EVERY == 0:
             news.put((name, progress))
 
-    torch.set_num_threads(threads)
-    directory = _writable(job.directory)
-    run(job.config, recipe=job.recipe, directory=directory, report=tell, devices=Devices(device))
+    torch.set_num_threads(job.resources.threads)
+    directory, devices = _writable(job.directory), Devices(job.resources.device)
+    run(job.config, recipe=job.recipe, directory=directory, report=tell, devices=devices)
     return {path.name: path.read_bytes() for path in visible_files(directory)}
 
 

@@ -67,7 +67,9 @@ def run_sweep(
     with alone_in(directory):
         _claim(directory, grid)
         jobs = {
-            point.name: Job(point.config, point.recipe, directory / RUNS / point.name)
+            point.name: Job(
+                point.config, point.recipe, directory / RUNS / point.name, point.resources
+            )
             for point in points
         }
         results: dict[str, RunResult | Failure] = {}
@@ -147,7 +149,7 @@ def _claim(directory: Path, grid: Grid) -> None:
     if manifest.exists():
         there = {point.name: point for point in read_json(Grid, manifest).points()}
         for point in grid.points():
-            if there.get(point.name, point) != point:
+            if there.get(point.name, point).same != point.same:
                 raise CheckpointError(
                     f"{directory} holds another run named {point.name}; give another --out, "
                     "or undo what has changed in the grid"

@@ -24,6 +24,7 @@ from pebble import ProcessPool
 from tqdm.auto import tqdm
 
 from analyses.recipe import Progress, TrainingRecipe
+from analyses.resources import Resources
 from analyses.runs import RunResult, run
 from architectures import ModelConfig
 
@@ -36,11 +37,12 @@ TELL_EVERY = 10
 
 @dataclass(frozen=True)
 class Job:
-    """One run to be made: a model, how to train it, and where."""
+    """One run to be made: a model, how to train it, in which directory and on what."""
 
     config: ModelConfig
     recipe: TrainingRecipe
     directory: Path
+    resources: Resources = Resources()
 
 
 @dataclass(frozen=True)
@@ -71,9 +73,18 @@ def run_all(
 
     Yields:
         In the order in which the runs end.
+
+    Raises:
+        ValueError: a run that asks for a GPU.
     """
     if not jobs:
         return
+    for name, job in jobs.items():
+        if job.resources.gpus:
+            raise ValueError(
+                f"{name} asks for {job.resources.gpus:g} GPUs, but processes of this kind train on "
+                "a CPU; use Ray (--ray), which may run on this machine"
+            )
     count = min(processes(workers), len(jobs))
     # Fresh processes: a fork of a process that has used torch's threads can hang.
     context = multiprocessing.get_context("spawn")

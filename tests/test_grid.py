@@ -6,6 +6,7 @@ import pytest
 
 from analyses.grid import Grid, build
 from analyses.recipe import TrainingRecipe
+from analyses.resources import Resources
 from architectures import ModelConfig
 from composition import CompositionTask, named_schedule
 
@@ -57,19 +58,20 @@ def test_a_grid_is_the_same_after_a_trip_through_json(tmp_path):
 
 
 def test_settings_reach_their_fields():
-    """Every field of the three has one owner, so flat settings are never ambiguous."""
+    """Every field of the four has one owner, so flat settings are never ambiguous."""
     fields = [
         *CompositionTask.model_fields,
         *ModelConfig.model_fields,
         *TrainingRecipe.model_fields,
+        *Resources.model_fields,
     ]
     assert len(fields) == len(set(fields))
-    config, recipe = build(
-        {"start_domain": 2, "branching": [3, 2], "schedule": "qwen3-next", "batch": 5}
-    )
+    settings = {"start_domain": 2, "branching": [3, 2], "schedule": "qwen3-next"}
+    config, recipe, resources = build({**settings, "batch": 5, "gpus": 1})
     assert config.schedule == named_schedule("qwen3-next")
     assert config.task.branching == (3, 2)
     assert recipe.batch == 5
+    assert resources.gpus == 1
 
 
 @pytest.mark.parametrize("path", sorted(Path("grids").glob("*.toml")), ids=lambda path: path.stem)

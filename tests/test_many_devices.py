@@ -34,7 +34,7 @@ def test_ray_gives_the_table_of_local_processes(swept, tmp_path):  # noqa: F811
     run_sweep(GRID.model_copy(update={"cross": {"seed": [0]}}), tmp_path / "out")
     blocked.mkdir()
     (blocked / "notes.txt").write_text("somebody's")
-    runner = on_ray(cpus=1)
+    runner = on_ray()
     frame = run_sweep(
         GRID, tmp_path / "out", runner=runner, report=lambda name, progress: told.add(name)
     )
@@ -46,12 +46,24 @@ def test_ray_gives_the_table_of_local_processes(swept, tmp_path):  # noqa: F811
     assert load_model(blocked).config == GRID.points()[1].config
 
 
-def test_impossible_resources_are_refused():
+def test_resources_are_set_in_the_grid_and_impossible_ones_refused(tmp_path):
+    arms = {"small": GRID.arms["early"], "large": {**GRID.arms["late"], "cpus": 2, "gpus": 0.5}}
+    mixed = GRID.model_copy(update={"cross": {}, "arms": arms})
+    small, large = (point.resources for point in mixed.points())
+    assert (small.cpus, small.gpus, small.threads, small.device) == (1, 0, 1, "cpu")
+    assert (large.cpus, large.gpus, large.threads, large.device) == (2, 0.5, 2, "cuda")
+    with pytest.raises(ValueError, match=r"large asks for 0\.5 GPUs.*--ray"):
+        run_sweep(mixed, tmp_path / "out")
+    nothing = GRID.model_copy(update={"base": {**GRID.base, "cpus": 0}})
     with pytest.raises(ValueError, match="nothing to compute on"):
-        on_ray(cpus=0)
-    result = CliRunner().invoke(app, ["sweep", "grids/small.toml", "--gpus", "1"])
-    assert result.exit_code == 2
-    assert "add --ray" in result.stderr
+        nothing.points()
+    for words, way_out in (
+        (["--address", "auto"], "add --ray"),
+        (["--ray", "--workers", "3"], "--workers is for"),
+    ):
+        result = CliRunner().invoke(app, ["sweep", "grids/small.toml", *words])
+        assert result.exit_code == 2
+        assert way_out in result.stderr
 
 
 @slow
