@@ -72,7 +72,8 @@ class Grid(BaseModel):
     """Runs to be made and laid side by side.
 
     Settings are the fields of `CompositionTask`, `ModelConfig`, `TrainingRecipe` and `Resources` by
-    their own names. A schedule may be one string, "full,deltanet,full" or the name of a public hybrid.
+    their own names. A schedule may be one string, "full,deltanet,full" or the name of a public
+    hybrid.
 
     Args:
         base: settings of every run.
@@ -172,9 +173,7 @@ def build(settings: Settings) -> tuple[ModelConfig, TrainingRecipe, Resources]:
         known = sorted(task | model | recipe | resources)
         near = get_close_matches(name, known, 1)
         hint = f"did you mean {near[0]!r}?" if near else f"use some of {', '.join(known)}"
-        raise ValueError(
-            f"{name!r} is no setting of the task, the model, the recipe or the resources; {hint}"
-        )
+        raise ValueError(f"{name!r} is no setting of task, model, recipe or resources; {hint}")
 
     def only(fields: set[str]) -> Settings:
         return {name: value for name, value in settings.items() if name in fields}

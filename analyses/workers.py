@@ -12,7 +12,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, as_completed
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from multiprocessing.queues import Queue
 from pathlib import Path
 from queue import Empty
@@ -42,7 +42,7 @@ class Job:
     config: ModelConfig
     recipe: TrainingRecipe
     directory: Path
-    resources: Resources = Resources()
+    resources: Resources = field(default_factory=Resources)
 
 
 @dataclass(frozen=True)
