@@ -65,7 +65,8 @@ def _figure(runs: pd.DataFrame) -> Figure:
     for axis, hops in zip(axes, lengths, strict=True):
         rows = runs[runs["hops"] == hops]
         plain = rows[rows["arm"].str.fullmatch(r"full-\d+")]
-        axis.axvspan(hops + 0.5, max(rows["depth"].max(), hops + 1) + 0.5, color=THEORY, lw=0)
+        right = max(rows["depth"].max(), hops + 1) + 0.5
+        axis.axvspan(hops + 0.5, right, color=THEORY, lw=0, label="enough, says the theory")
         middle = plain.groupby("depth")["accuracy"].median()
         axis.plot(middle.index, middle, "-", color=CAUSAL)
         for arm, group in rows.groupby("arm"):
@@ -76,14 +77,20 @@ def _figure(runs: pd.DataFrame) -> Figure:
                 "^" if wide else "o",
                 color="#7a4fb5" if wide else CAUSAL,
                 mfc="none",
-                label="more parameters" if wide else None,
+                label="wider, with more parameters" if wide else "a seed",
             )
-        axis.axhline(rows["frequency_baseline"].iloc[0], color="#777777", ls=":", lw=1)
+        guess = rows["frequency_baseline"].iloc[0]
+        axis.axhline(guess, color="#777777", ls=":", lw=1, label="guessing")
         axis.set_title(f"L = {hops}")
         axis.set_xlabel("full layers")
         axis.set_xticks(range(rows["depth"].min(), rows["depth"].max() + 1))
     axes[0].set_ylabel("exact accuracy")
     axes[0].set_ylim(0, 1.04)
+    handles, labels = axes[0].get_legend_handles_labels()
+    unique = dict(zip(labels, handles, strict=True))
+    figure.legend(
+        unique.values(), unique.keys(), loc="outside lower center", ncols=4, frameon=False
+    )
     return figure
 
 
