@@ -7,11 +7,13 @@ from analyses.findings.one_hop_a_layer import ONE_HOP_A_LAYER
 from analyses.findings.placement import PLACEMENT
 from analyses.findings.ratio import RATIO
 from analyses.findings.recurrences import RECURRENCES
+from analyses.findings.separation import SEPARATION
 from analyses.findings.shortcuts import BRANCHING, FETCHING, FORWARD, NO_QUERY
 
 FINDINGS = (
     ONE_HOP_A_LAYER,
     DEPTH,
+    SEPARATION,
     PLACEMENT,
     CAPACITY,
     RECURRENCES,
