@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pandas as pd
 
 from analyses.findings.columns import accuracies, ahead, columns, count, past
@@ -33,7 +35,7 @@ def tell(frames: Frames) -> Told:
         ]
     )
     alt = f"Exact accuracy by ratio. {accuracies(groups)}"
-    return Told(_words(groups), table, accuracy_by_arm(groups), alt)
+    return Told(_words(groups) + _where(groups), table, accuracy_by_arm(groups), alt)
 
 
 def _words(groups: dict[str, pd.DataFrame]) -> str:
@@ -52,6 +54,27 @@ def _words(groups: dict[str, pd.DataFrame]) -> str:
                 for arm, rows in groups.items()
             ]
         )
+    )
+
+
+def _where(groups: dict[str, pd.DataFrame]) -> str:
+    """In which kind of layer the answer position gets further, in runs that learned."""
+    kinds = [
+        kind
+        for rows in groups.values()
+        for _, row in solved(rows).iterrows()
+        for kind, (before, after) in zip(row["schedule"], pairwise(row["causal_hop"]), strict=True)
+        if after > before
+    ]
+    if not kinds:
+        return ""
+    full = kinds.count("full")
+    return (
+        f" In runs that learned, the answer position gets further in {len(kinds)} layers, of which "
+        f"{full} are full; in the other layers it keeps what it has."
+        if full == len(kinds)
+        else f" In runs that learned, the answer position gets further in {len(kinds)} layers, of "
+        f"which {full} are full and {len(kinds) - full} linear."
     )
 
 
