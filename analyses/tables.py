@@ -34,7 +34,7 @@ COLORS = {"inside": "green", "below": "yellow", "above": "red"}
 MANY_LAYERS = 12
 """Longer schedules have layers with the same bounds in one row."""
 
-MANY_RUNS = 4
+MANY_RUNS = 8
 """Kinds that alternate more often within a row are counted instead of listed."""
 
 PUBLIC_HEADINGS = (
@@ -102,7 +102,7 @@ def sweep_table(frame: DataFrame) -> Table:
         accuracy, first = rows["accuracy"], rows.iloc[0]
         table.add_row(
             _arm_and_settings(str(name), first["arm"]),
-            " ".join(first["schedule"]),
+            _run_lengths(list(first["schedule"])),
             str(len(rows)),
             f"{accuracy.median():.3f} ({accuracy.min():.3f} … {accuracy.max():.3f})",
             "\n".join(
@@ -130,7 +130,7 @@ def models_table(models: Sequence[TrainedModel]) -> Table:
         table.add_row(
             model.name,
             str(model.hops),
-            " ".join(model.schedule),
+            _run_lengths(model.schedule),
             model.task,
             f"{model.accuracy:.4f}",
             " ".join(map(str, model.causal_hop)),
