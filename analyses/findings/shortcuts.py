@@ -99,7 +99,7 @@ def _told_by_arm(runs: pd.DataFrame, words: str) -> Told:
 
 def _table(groups: dict[str, pd.DataFrame], *names: str) -> pd.DataFrame:
     runs = pd.concat(groups.values())
-    bounded = any(upper[0] < hops for upper, hops in zip(runs["upper"], runs["hops"], strict=True))
+    bounded = any(upper[1] < hops for upper, hops in zip(runs["upper"], runs["hops"], strict=True))
     if bounded:  # the theorems do not speak of prompts without a query, or in forward order
         names = (*names, "allowed", "past a bound", "ahead in most pairs")
     return pd.DataFrame([{**columns(rows, *names), **_fetched(rows)} for rows in groups.values()])
