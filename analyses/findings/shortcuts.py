@@ -78,15 +78,20 @@ def tell_forward(frames: Frames) -> Told:
     runs = finished(frames["shortcuts-forward"])
     linear = runs[runs["state_bits"] > 0]
     learned = solved(linear)
-    if len(learned):
-        fewest = int(learned["schedule"].map(len).min())
-        words = verdict(
-            [], f"{fewest} linear layers fold {int(runs['hops'].iloc[0])} hops without attention"
-        )
+    hops = int(runs["hops"].iloc[0])
+    fewest = int(learned["schedule"].map(len).min()) if len(learned) else None
+    one = linear[linear["schedule"].map(len) == 1]["accuracy"]
+    if fewest == 1:
+        words = f"As predicted, one linear layer folds {hops} hops."
     else:
+        found = (
+            f"the fewest linear layers that learn {hops} hops, without any attention, are {fewest}"
+            if fewest
+            else f"no linear stack gets above {SOLVED} either"
+        )
         words = (
-            f"Against the expectation, no linear stack gets above {SOLVED} within its budget; the "
-            f"best reaches {linear['accuracy'].max():.3f}."
+            f"Against the expectation, one linear layer does not learn to fold {hops} hops within "
+            f"its budget ({spread(one)}); {found}."
         )
     return _told_by_arm(runs, f"{words} {_learned(runs)}" + _which_fetch(learned, "learned runs"))
 
