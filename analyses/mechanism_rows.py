@@ -9,6 +9,8 @@ mechanisms.parquet, beside a sweep's results.parquet:
     looked_up    by layer, by function z_1 … z_L: share of pairs in which the layer's values at the
                  entries of the function decide which value the chain goes on from
     carried      by layer, by hop 0 … L: share in which its value at the start position does
+    folded       by layer, by function, in forward order: share in which the layer's recurrent state
+                 carries i_k once the entries of z_k have passed; empty in backward order
     gate         how much of the first hop gated heads of the first layer can make, 0 … 1; missing
                  where it has no attention pattern
 """
@@ -25,7 +27,7 @@ from analyses.results import write_parquet
 from analyses.sweep import RUNS, read_sweep
 from architectures import HookedStack, load_model
 from composition import SOFTMAX_KINDS, parts
-from probes import carry_or_look_up, entry_contents, gate, gated_attention
+from probes import carry_or_look_up, entry_contents, folded, gate, gated_attention
 
 MECHANISMS_FILE = "mechanisms.parquet"
 
@@ -45,12 +47,14 @@ def mechanism_row(model: HookedStack, *, pairs: int = 512, seed: int = 0) -> dic
         else None
         for layer, kind in enumerate(model.config.schedule)
     ]
+    forward = task.order == "forward"
     attends = parts(model.config.schedule[0])[0] in SOFTMAX_KINDS
     return {
         "fetched": [round(entry.fetched, 4) for entry in entries],
         "fetched_by": [int(entry.follows[:, 1:].sum(1).argmax()) for entry in entries],
         "looked_up": [_rounded(layer.looked_up) if layer else [] for layer in layers],
         "carried": [_rounded(layer.carried) if layer else [] for layer in layers],
+        "folded": [_rounded(layer) for layer in folded(model, task)] if forward else [],
         "gate": round(gate(gated_attention(model, task)), 4) if attends else None,
     }
 

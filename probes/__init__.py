@@ -3,6 +3,7 @@
 from probes.activations import activation_reader, residual_stream
 from probes.attribution import agreement, attribution
 from probes.back_patching import back_patch
+from probes.folding import folded
 from probes.gating import gate, gated_attention
 from probes.interchange import (
     Interchange,
@@ -44,6 +45,7 @@ __all__ = [
     "first_hop",
     "fit_ridge",
     "fit_tuned_lens",
+    "folded",
     "gate",
     "gated_attention",
     "grid",

@@ -7,10 +7,12 @@ pair and no other hop in any.
 import pytest
 import torch
 
+from analyses import load_trained
 from architectures import HookedStack, ModelConfig, hand_set_model
 from composition import CompositionTask
 from composition.sampling import visited_position
 from probes import (
+    folded,
     gate,
     gated_attention,
     interchange,
@@ -186,3 +188,15 @@ def test_gated_heads_are_found_where_they_are_and_nowhere_else(generator):
         gated_attention(hand_set_model(TASK, "early-linear"), TASK, layer=1)
     with pytest.raises(ValueError, match="draw more"):
         gated_attention(model, TASK, prompts=1)
+
+
+def test_a_chain_that_is_folded_is_found_in_the_states():
+    """A trained stack of three linear layers in forward order; and weights as they begin."""
+    model = load_trained("linear-forward-L3")
+    shares = folded(model, model.config.task, pairs=100)
+    assert (shares.diagonal() > 0.95).all()  # layer k holds i_k once z_k has passed
+    assert (shares - torch.diag(shares.diagonal()) < 0.05).all()
+    untrained = HookedStack(model.config)
+    assert folded(untrained, model.config.task, pairs=100).max() < 0.3
+    with pytest.raises(ValueError, match='give a task with order="forward"'):
+        folded(hand_set_model(TASK, "early-linear"), TASK)
