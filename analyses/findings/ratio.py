@@ -6,32 +6,38 @@ from itertools import pairwise
 
 import pandas as pd
 
-from analyses.findings.columns import accuracies, ahead, columns, count, past
+from analyses.findings.columns import accuracies, columns, count, past
 from analyses.findings.drawing import accuracy_by_arm
-from analyses.findings.finding import Finding, Frames, Told, by_arm, finished, solved
-from analyses.findings.words import listed, sentence, spread, verdict
+from analyses.findings.finding import SOLVED, Finding, Frames, Told, finished, solved
+from analyses.findings.words import sentence, spread, verdict
+
+COLUMNS = (
+    "parameters",
+    "state bits",
+    "exact accuracy",
+    "learned",
+    "steps they took",
+    "causal hop, by layer",
+    "allowed",
+    "ahead in most pairs",
+)
 
 
 def tell(frames: Frames) -> Told:
-    """Accuracy and hops, one row a ratio."""
-    groups = by_arm(finished(frames["ratio"]))
+    """Accuracy and hops, one row for each L and ratio."""
+    runs = pd.concat([finished(frame) for frame in frames.values()], ignore_index=True)
+    groups = {
+        f"L = {hops}, {str(arm).replace('-to-', ' : ')}": rows
+        for (hops, arm), rows in runs.groupby(["hops", "arm"])
+    }
     table = pd.DataFrame(
         [
             {
-                "full to linear": arm.replace("-to-", " : "),
+                "L, full to linear": name,
                 "full layers": sum(kind == "full" for kind in rows["schedule"].iloc[0]),
-                **columns(
-                    rows,
-                    "parameters",
-                    "state bits",
-                    "exact accuracy",
-                    "learned",
-                    "steps they took",
-                    "causal hop, by layer",
-                    "allowed",
-                ),
+                **columns(rows, *COLUMNS),
             }
-            for arm, rows in groups.items()
+            for name, rows in groups.items()
         ]
     )
     alt = f"Exact accuracy by ratio. {accuracies(groups)}"
@@ -40,21 +46,24 @@ def tell(frames: Frames) -> Told:
 
 def _words(groups: dict[str, pd.DataFrame]) -> str:
     against = [
-        f"{count(past(rows), rows)} runs at {arm} are past their bound"
-        for arm, rows in groups.items()
+        f"{count(past(rows), rows)} runs at {name} are past their bound"
+        for name, rows in groups.items()
         if len(past(rows))
     ]
-    text = verdict(against, "no run is past its bound")
-    return f"{text} " + sentence(
-        listed(
-            [
-                f"{arm} reaches {spread(rows['accuracy'])}, {count(solved(rows), rows)} learned "
-                f"where {rows['upper'].iloc[0][-1]} of {rows['hops'].iloc[0]} hops are allowed, "
-                f"most pairs ahead in {count(ahead(rows), rows)}"
-                for arm, rows in groups.items()
-            ]
+    reached = []
+    for name, rows in groups.items():
+        hops, allowed = rows["hops"].iloc[0], rows["upper"].iloc[0][-1]
+        reached.append(
+            f"{name} reaches {spread(rows['accuracy'])}, {count(solved(rows), rows)} learned, "
+            f"where {allowed} of {hops} hops are allowed"
         )
-    )
+        missed = rows[(rows["accuracy"] < SOLVED) & (rows["level"] <= allowed)]
+        if len(missed):
+            reached[-1] += (
+                f" ({len(missed)} of them did not get beyond prompts of {missed['level'].max()} "
+                "hops at most: training found less than is allowed)"
+            )
+    return f"{verdict(against, 'no run is past its bound')} {sentence('; '.join(reached))}"
 
 
 def _where(groups: dict[str, pd.DataFrame]) -> str:
@@ -82,7 +91,7 @@ RATIO = Finding(
     name="ratio",
     title="How few of eight layers may be full?",
     prediction="With linear layers from the second on, a full layers allow a hops: at L = 3 four "
-    "full layers are enough, two and one are not.",
-    grids=("ratio",),
+    "full layers of eight are enough, two and one are not; at L = 2 two are.",
+    grids=("ratio", "ratio-L2"),
     tell=tell,
 )
