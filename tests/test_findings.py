@@ -72,7 +72,9 @@ def test_sentences_turn_where_the_rows_do(frames):
     assert PLACEMENT.tell({"placement-L2": placed}).words.startswith("As predicted, no run")
     placed.loc[placed["arm"] == "late-linear", "accuracy"] = 0.999
     against = PLACEMENT.tell({"placement-L2": placed})
-    assert against.words.startswith("Against the prediction, 5 of 5 (57 … 100 %) runs with the")
+    assert against.words.startswith(
+        "Against the prediction, at L = 2 5 of 5 (57 … 100 %) runs with full, full, deltanet are"
+    )
 
     mixed = frames["recurrences"].copy()
     assert RECURRENCES.tell({"recurrences": mixed}).words.startswith("As predicted, all")

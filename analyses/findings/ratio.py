@@ -60,8 +60,8 @@ def _words(groups: dict[str, pd.DataFrame]) -> str:
         missed = rows[(rows["accuracy"] < SOLVED) & (rows["level"] <= allowed)]
         if len(missed):
             reached[-1] += (
-                f" ({len(missed)} of them did not get beyond prompts of {missed['level'].max()} "
-                "hops at most: training found less than is allowed)"
+                f" ({len(missed)} of them did not get beyond prompts of "
+                f"{missed['level'].max()} hop{'s' * (missed['level'].max() > 1)}: training found less than is allowed)"
             )
     return f"{verdict(against, 'no run is past its bound')} {sentence('; '.join(reached))}"
 
