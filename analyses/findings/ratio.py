@@ -59,9 +59,10 @@ def _words(groups: dict[str, pd.DataFrame]) -> str:
         )
         missed = rows[(rows["accuracy"] < SOLVED) & (rows["level"] <= allowed)]
         if len(missed):
+            most = int(missed["level"].max())
             reached[-1] += (
                 f" ({len(missed)} of them did not get beyond prompts of "
-                f"{missed['level'].max()} hop{'s' * (missed['level'].max() > 1)}: training found less than is allowed)"
+                f"{most} hop{'s' if most > 1 else ''}: training found less than is allowed)"
             )
     return f"{verdict(against, 'no run is past its bound')} {sentence('; '.join(reached))}"
 
