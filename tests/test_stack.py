@@ -293,7 +293,7 @@ def test_a_model_compiled_for_this_machine_gives_the_same_numbers(generator):
 def compare_compiled(schedule, generator, backend) -> HookedStack:
     """Logits and gradients of a compiled stack equal those of the same stack as it is."""
     config = CONFIG.model_copy(update={"schedule": schedule})
-    plain, compiled = HookedStack(config), HookedStack(config)
+    plain, compiled = HookedStack(config).double(), HookedStack(config).double()
     compiled.compile(backend=backend)
     tokens = TASK.sample(4, generator).tokens
     asked = ask(TASK, TASK.sample(2, generator), 2, generator)
@@ -304,7 +304,7 @@ def compare_compiled(schedule, generator, backend) -> HookedStack:
         (logits.square().mean() + answers.square().mean()).backward()
         results.append([logits, answers, *(parameter.grad for parameter in model.parameters())])
     for got, expected in zip(*results, strict=True):
-        torch.testing.assert_close(got, expected, atol=2e-6, rtol=1e-4)
+        torch.testing.assert_close(got, expected, atol=1e-12, rtol=1e-9)
     return compiled
 
 

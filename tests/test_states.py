@@ -162,7 +162,7 @@ def test_states_that_are_not_there_are_refused(layer, positions, message):
 @pytest.mark.parametrize("kind", [*MIXERS, "full", "sliding"])
 def test_effective_attention_reconstructs_the_layer(kind, tokens, generator):
     """M V is the layer's output, and moving one source's value moves it by what M says."""
-    model = stack(kind)
+    model = stack(kind).double()
     full = kind in ("full", "sliding")
     part, out = ("attn", "hook_z") if full else ("linear_attn", "hook_recurrence_out")
     with torch.no_grad():
@@ -171,7 +171,7 @@ def test_effective_attention_reconstructs_the_layer(kind, tokens, generator):
         v, got = cache[f"blocks.1.{part}.hook_v"], cache[f"blocks.1.{part}.{out}"]
         assert M.shape == (3, 2, TASK.length, TASK.length)
         rebuilt = torch.einsum("bhts,bshv->bthv", M, v)
-        torch.testing.assert_close(rebuilt, got, atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(rebuilt, got, atol=1e-12, rtol=1e-9)
 
         source, push, seen = 11, torch.randn(v.shape[-1], generator=generator), []
 
@@ -189,9 +189,9 @@ def test_effective_attention_reconstructs_the_layer(kind, tokens, generator):
         )
     change = M[..., source].transpose(1, 2)[..., None] * push
     size = max(1.0, got.abs().max().item())  # a difference keeps the digits of its terms
-    torch.testing.assert_close(seen[0] - got, change, atol=1e-5 * size, rtol=1e-4)
+    torch.testing.assert_close(seen[0] - got, change, atol=1e-12 * size, rtol=1e-9)
     if kind in ("linear", "full", "sliding"):
-        torch.testing.assert_close(M.sum(-1), torch.ones(M.shape[:-1]), atol=1e-4, rtol=0)
+        torch.testing.assert_close(M.sum(-1), torch.ones_like(M[..., 0]), atol=1e-4, rtol=0)
 
 
 def test_effective_attention_counts_the_models_hooks(tokens):
