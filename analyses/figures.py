@@ -16,7 +16,14 @@ CAUSAL, PROBE, THEORY = "#0b5cad", "#d1661a", "#c9d6e6"
 SHADES = LinearSegmentedColormap.from_list("shades", ["#ffffff", "#9cc3ea", CAUSAL])
 
 
-def staircase(traces: ProgressTrace | Mapping[str, ProgressTrace]) -> Figure:
+class Picture(Figure):
+    """A figure that notebooks show whether or not pyplot has been loaded there, and only once."""
+
+    def _repr_png_(self) -> bytes:
+        return to_png(self)
+
+
+def staircase(traces: ProgressTrace | Mapping[str, ProgressTrace]) -> Picture:
     """Hops made after every layer against the bounds, and below it who carries what.
 
     Above: the causal hop and the probe hop at the answer position on the band that the theory
@@ -28,7 +35,7 @@ def staircase(traces: ProgressTrace | Mapping[str, ProgressTrace]) -> Figure:
     if isinstance(traces, ProgressTrace):
         traces = {"": traces}
     columns = len(traces)
-    figure = Figure(figsize=(max(3.4 * columns, 4.6), 6.6), layout="constrained")
+    figure = Picture(figsize=(max(3.4 * columns, 4.6), 6.6), layout="constrained")
     axes = figure.subplots(
         2, columns, squeeze=False, sharey="row", gridspec_kw={"height_ratios": [1.0, 1.15]}
     )
