@@ -36,7 +36,7 @@ def hop_map_figure(found: HopMap) -> Picture:
     """Where is `i_l` now? A panel a hop: layers upwards, positions in prompt order.
 
     Shading is the share of pairs that go on from the donor's `i_l`; what was not measured is
-    hatched.
+    grey.
     """
     task = found.task
     hops, layers, length = found.follows.shape
@@ -58,12 +58,15 @@ def hop_map_figure(found: HopMap) -> Picture:
     for role in task.roles:
         place = task.positions[role]
         middles.append((place.start + place.stop - 1) / 2)
-        names.append(f"${role[0]}_{{{role[1:]}}}$" if role.startswith("z") else role)
+        if role.startswith("z"):
+            names.append(f"${role[0]}_{{{role[1:]}}}$")
+        else:
+            names.append("answer" if place.stop == task.length else role)
     panels[-1].set_xticks(middles, names, fontsize=9)
     for label, role in zip(panels[-1].get_xticklabels(), task.roles, strict=True):
         if not role.startswith("z"):
             label.set_rotation(90)
-    figure.colorbar(image, ax=list(panels), shrink=0.5, aspect=15, label="share of pairs")
+    figure.colorbar(image, ax=list(panels), shrink=0.8, aspect=20, label="share of pairs")
     return figure
 
 
@@ -109,7 +112,7 @@ def circuit_figure(found: Circuit) -> Picture:
         _arrow(axes, edge, *place[edge.sender], *place[edge.receiver])
     for node, (x, y) in place.items():
         axes.text(
-            x, y, _node_name(node, found), ha="center", va="center", fontsize=8.5, zorder=3,
+            x, y, _node_name(node, found), ha="center", va="center", fontsize=8.5, zorder=6,
             bbox={"boxstyle": "round,pad=0.35", "fc": "white", "ec": "#444444", "lw": 0.8},
         )  # fmt: skip
     axes.set_xlim(-0.6, len(roles) - 0.4)
@@ -157,5 +160,5 @@ def _arrow(axes, edge: Edge, x: float, y: float, to_x: float, to_y: float) -> No
     axes.text(
         (x + to_x) / 2 + bend * 0.5 * (to_y - y) * 0.5, (y + to_y) / 2,
         f"$i_{edge.hop}$ {edge.weight:.2f}", color=color, fontsize=8, ha="center", va="center",
-        zorder=2, bbox={"boxstyle": "round,pad=0.1", "fc": "white", "ec": "none", "alpha": 0.85},
+        zorder=5, bbox={"boxstyle": "round,pad=0.1", "fc": "white", "ec": "none", "alpha": 0.9},
     )  # fmt: skip

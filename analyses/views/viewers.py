@@ -87,7 +87,7 @@ def viewer_html(
 
 def drawing_html() -> str:
     """The script that draws every view of the page which is not drawn yet."""
-    return f"<script>{_asset('viewers.js')}</script>"
+    return f"<style>{_asset('viewers.css')}</style><script>{_asset('viewers.js')}</script>"
 
 
 @cache
