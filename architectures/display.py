@@ -24,7 +24,8 @@ def stack_html(config: ModelConfig, parameters: int) -> str:
         made_of = "; ".join(_made_of(config, part) for part in parts(kind))
         if config.d_mlp:
             made_of += f"; MLP {config.d_mlp}"
-        boxes.append(_box(f"{layer} {kind}", FULL if full else LINEAR, made_of))
+        color = FULL if full else LINEAR
+        boxes.append(_box(f"layer {layer + 1}: {kind}", color, f"{made_of} (blocks.{layer})"))
     boxes.append(_box("embedding", EDGE, f"width {config.d_model}"))
     task = config.task
     words = (

@@ -51,14 +51,18 @@ def prompt_html(
         raise ValueError(f"{len(shades)} shades for {task.length} tokens: give one each")
     visited = _visited(task, tokens, chain)
     rows = []
+    widest = task.start_domain
     for (role, part), group in groupby(enumerate(task.entries), key=_row_of):
+        places = [place for place, _ in group]
+        span = widest if len(places) == 1 else 1  # a lone wide cell would widen its column
         cells = "".join(
             _cell(
                 task.token_label(place, tokens[place]),
                 place in visited,
                 None if shades is None else shades[place],
+                span,
             )
-            for place, _ in group
+            for place in places
         )
         name = role if part is None else f"{role}, w{int(role[1:]) - 1}={part}"
         rows.append(f'<tr><th scope="row" style="{HEAD}">{name}</th>{cells}</tr>')
@@ -94,7 +98,7 @@ def _visited(task: CompositionTask, tokens: Sequence[int], chain: Sequence[int])
     return found
 
 
-def _cell(label: str, visited: bool, shade: float | None) -> str:
+def _cell(label: str, visited: bool, shade: float | None, span: int) -> str:
     if " -> " in label:
         shown = label.rpartition(" -> ")[2]
     elif label.startswith("z0 = "):
@@ -108,4 +112,4 @@ def _cell(label: str, visited: bool, shade: float | None) -> str:
         tip += f": {shade:+.2f}"
         if strength > 0.55:
             style += "color:#fff;"
-    return f'<td style="{style}" title="{escape(tip)}">{escape(shown)}</td>'
+    return f'<td colspan="{span}" style="{style}" title="{escape(tip)}">{escape(shown)}</td>'

@@ -176,7 +176,9 @@ def _pinned(task: CompositionTask, count: int, generator: torch.Generator) -> Pr
 
 
 def _nodes(model: nn.Module, task: CompositionTask) -> list[Node]:
-    roles = [*(f"z{hop}" for hop in range(task.hops, 0, -1)), "start", "answer"]
+    roles = [f"z{hop}" for hop in range(task.hops, 0, -1)]
+    # Without a query the answer is read at the start: one position is one node.
+    roles += ["start", "answer"] if task.start_position != task.answer_position else ["answer"]
     nodes = [Node(0, "embedding", role) for role in roles]
     for layer in range(1, n_layers(model) + 1):
         for part, hook in (("mixer", "attn_out"), ("mlp", "mlp_out")):
