@@ -14,8 +14,8 @@ from typing import Literal
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
-from tqdm.auto import tqdm
 
+from probes.bars import Bars
 from probes.metrics import Metric
 from probes.patched_runs import MEMORY, run_patched
 from probes.patches import Patch
@@ -282,24 +282,27 @@ def sweep_values(
         kept.done[index] |= same.to(kept.done.device)
         if not kept.done[index].all():
             todo.append(index)
-    bar = tqdm(total=len(todo) * count, unit="cell", delay=2.0, leave=False)
-    try:
-        patches = [Patch(sites[index], values[index]) for index in todo]
-        for number, rows, logits in run_patched(model, inputs, patches, batch=batch, memory=memory):
-            index = todo[number]
-            new = ~kept.done[index, rows]
-            kept.values[index, rows] = torch.where(
-                new, _measured(metric, logits, rows), kept.values[index, rows]
-            )
-            kept.answers[index, rows] = torch.where(
-                new, logits.argmax(-1), kept.answers[index, rows]
-            )
-            kept.done[index, rows] = True
-            bar.update(len(logits))
-    except KeyboardInterrupt as stop:
-        raise SweepInterrupted(kept) from stop
-    finally:
-        bar.close()
+    ran = 0
+    with Bars(delay=2.0, leave=False) as bars:
+        bars.add("patching", len(todo) * count)
+        try:
+            patches = [Patch(sites[index], values[index]) for index in todo]
+            for number, rows, logits in run_patched(
+                model, inputs, patches, batch=batch, memory=memory
+            ):
+                index = todo[number]
+                new = ~kept.done[index, rows]
+                kept.values[index, rows] = torch.where(
+                    new, _measured(metric, logits, rows), kept.values[index, rows]
+                )
+                kept.answers[index, rows] = torch.where(
+                    new, logits.argmax(-1), kept.answers[index, rows]
+                )
+                kept.done[index, rows] = True
+                ran += len(logits)
+                bars.tell("patching", ran)
+        except KeyboardInterrupt as stop:
+            raise SweepInterrupted(kept) from stop
     return kept
 
 
