@@ -190,25 +190,23 @@ class _Notebook:
         self._handle: Any = None
 
     def draw(self, bars: Mapping[str, Bar], changed: Bar) -> None:
-        if self._clock() - self._drawn < NOTEBOOK_EVERY:
-            return
-        self._drawn = self._clock()
-        self._show(
-            f'<progress value="{bar.done}" max="{bar.total}"></progress> {html.escape(bar.line)}'
-            for bar in bars.values()
-        )
+        if self._clock() - self._drawn >= NOTEBOOK_EVERY:
+            self._drawn = self._clock()
+            self._show(bars, '<progress value="{0.done}" max="{0.total}"></progress> ')
 
     def end(self, bars: Mapping[str, Bar]) -> None:
-        self._show(html.escape(bar.line) for bar in bars.values())
+        self._show(bars, "")
 
-    def _show(self, lines: Iterator[str]) -> None:
-        from IPython.display import HTML, display
+    def _show(self, bars: Mapping[str, Bar], before: str) -> None:
+        from IPython.display import display
 
-        text = HTML("".join(f"<div>{line}</div>" for line in lines))
+        lines = [f"<div>{before.format(bar)}{html.escape(bar.line)}</div>" for bar in bars.values()]
+        plain = "\n".join(bar.line for bar in bars.values())
+        data = {"text/html": "".join(lines), "text/plain": plain}
         if self._handle is None:
-            self._handle = display(text, display_id=True)
+            self._handle = display(data, raw=True, display_id=True)
         else:
-            self._handle.update(text)
+            self._handle.update(data, raw=True)
 
 
 class _Log:
