@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pydantic import BaseModel, ConfigDict
 
 from analyses.differences import first_difference
 from analyses.figures import staircase, to_png
+from analyses.frames import family_frame
 from analyses.recipe import TrainingRecipe
 from analyses.report import render_report
 from analyses.runs import RunResult
@@ -15,6 +17,9 @@ from analyses.workers import Failure, Job, Report, processes, run_all
 from architectures import CheckpointError, ModelConfig
 from architectures.checkpoints import read_json, visible_files, write_atomically, write_json
 from composition import CompositionTask
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 FAMILY_FILE, PROGRESS_FILE = "family.json", "progress.json"
 FIGURE_FILE, REPORT_FILE = "staircase.png", "report.html"
@@ -42,6 +47,14 @@ class FamilyResult(BaseModel):
     family: Family
     runs: dict[str, RunResult]
     failed: dict[str, str]
+
+    def to_frame(self) -> pd.DataFrame:
+        """The traces of the finished runs below one another; those in `failed` have no rows.
+
+        Columns: `run`, `seed`, `accuracy`, `outcome`, `step` of the run, then those of
+        `ProgressTrace.to_frame`.
+        """
+        return family_frame(self.runs)
 
 
 def default_family(*, steps: int = 3000, seed: int = 0) -> Family:
