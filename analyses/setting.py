@@ -24,7 +24,7 @@ def setting(
     work = f"{threads} thread{'s' if threads != 1 else ''}"
     if processes > 1:
         work = f"{processes} processes with {work} each"
-    return f"{_seeds(seeds)}, {device}, {work}, torch {torch.__version__}"
+    return f"{_seeds(seeds)}, {device}, {work}, torch {torch.__version__.partition('+')[0]}"
 
 
 def _seeds(seeds: Sequence[int]) -> str:
@@ -33,7 +33,7 @@ def _seeds(seeds: Sequence[int]) -> str:
         return f"seed {known[0]}"
     if len(known) > 2 and known == list(range(known[0], known[-1] + 1)):
         return f"seeds {known[0]} … {known[-1]}"
-    return f"seeds {', '.join(map(str, known))}"
+    return f"seeds {', '.join(map(str, known[:-1]))} and {known[-1]}"
 
 
 def of_a_sweep(points: Sequence[Point], workers: int | None, *, on_ray: bool) -> str:

@@ -49,12 +49,13 @@ def hide_bars() -> None:
 
 @dataclass
 class Bar:
-    """How far one thing is: `done` of `total`, and what else there is to say."""
+    """How far one thing is: `done` of `total`, what else is to be said, and if it was `told`."""
 
     name: str
     total: int
     done: int = 0
     news: str = ""
+    told: bool = False
 
     @property
     def line(self) -> str:
@@ -113,7 +114,7 @@ class Bars:
         """How far one is, in all."""
         with self._lock:
             bar = self._bars[name]
-            bar.done, bar.news = done, news
+            bar.done, bar.news, bar.told = done, news, True
             if self._display is None:
                 self._begin()
             if self._display is not None:
@@ -227,7 +228,7 @@ class _Log:
 
     def end(self, bars: Mapping[str, Bar]) -> None:
         for bar in bars.values() if self._leave else ():
-            if self._said.get(bar.name, (0.0, 0, ""))[2] != bar.line:
+            if bar.told and self._said.get(bar.name, (0.0, 0, ""))[2] != bar.line:
                 self._say(bar, self._clock())
 
     def _say(self, bar: Bar, now: float) -> None:

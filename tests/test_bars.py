@@ -14,33 +14,10 @@ from analyses.recipe import Progress
 from architectures import ModelConfig
 from composition import CompositionTask
 from probes.bars import Bars, is_terminal, shown_on
+from tests.terminal import drained, screen
 
 TASK = CompositionTask(start_domain=3, branching=(3,))
 SMALL = ModelConfig(task=TASK, schedule=("full",), d_model=16)
-
-
-def screen(written: str) -> list[str]:
-    """What a terminal shows in the end: lines, with cursor movements and deletions obeyed."""
-    lines, row, column = [""], 0, 0
-    for part in re.findall(r"\x1b\[\??[\d;]*[A-Za-z]|[^\x1b]", written):
-        if part.startswith("\x1b"):
-            kind, number = part[-1], re.sub(r"\D", "", part)
-            if kind == "A":
-                row -= int(number or 1)
-            elif kind == "K":
-                lines[row] = ""
-            elif kind not in "mhl":
-                raise AssertionError(f"unknown control sequence {part!r}")
-        elif part == "\r":
-            column = 0
-        elif part == "\n":
-            row, column = row + 1, 0
-            lines += [""] * (row + 1 - len(lines))
-        else:
-            before = lines[row].ljust(column)
-            lines[row] = before[:column] + part + before[column + 1 :]
-            column += 1
-    return [line.rstrip() for line in lines if line.strip()]
 
 
 class Terminal:
@@ -53,8 +30,9 @@ class Terminal:
         self.console = Console(file=self._file, width=100)
 
     def written(self) -> str:
-        self._file.flush()
-        return os.read(self._read, 10**6).decode()
+        """All of it; the terminal is closed."""
+        self._file.close()
+        return drained(self._read)
 
 
 def test_bars_of_a_terminal_are_drawn_over_in_place_and_stay(monkeypatch):
@@ -153,12 +131,11 @@ def test_training_is_shown_where_one_says_and_nowhere_if_one_says_so(capfd):
     assert err.count("\n") == 1
 
 
-def test_runs_of_a_family_have_a_bar_each():
+def test_runs_of_a_family_have_a_bar_each_and_a_line_if_there_is_news():
     log = Console(file=io.StringIO())
     with family_bars(["full", "early-linear"], 100, log) as tell:
         tell("early-linear", Progress(step=10, level=2, by_hops=(0.5, None)))
     assert log.file.getvalue().splitlines() == [
-        "full: 0 of 100",
         "early-linear: 10 of 100, level 2, accuracy by hops 1:0.50",
     ]
 
