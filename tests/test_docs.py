@@ -38,7 +38,8 @@ def run_page(text: str, page: str) -> None:
         code = re.sub(r"\bsteps=\d+", "steps=3", block.code)
         lines = code.splitlines()
         for statement in ast.parse(code).body:
-            last = lines[statement.end_lineno - 1][statement.end_col_offset :]
+            # Offsets count bytes.
+            last = lines[statement.end_lineno - 1].encode()[statement.end_col_offset :].decode()
             ast.increment_lineno(statement, block.line)
             said = io.StringIO()
             with redirect_stdout(said):
@@ -61,6 +62,8 @@ def is_print(statement: ast.stmt) -> bool:
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_every_python_block_runs(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    for folder in ("docs", "grids"):  # what code reads from the repository's root
+        (tmp_path / folder).symlink_to(ROOT / folder)
     run_page(page.read_text(), name_of(page))
 
 
@@ -146,6 +149,7 @@ def check_hoptrace(words: list[str], mention: bool) -> None:
 def test_every_block_is_code_that_is_checked(page):
     for block in blocks(page.read_text()):
         if block.language in SHELL:
+            assert shell_commands(block.code), f"{name_of(page)}, line {block.line}: no command"
             check_commands(block.code)
         else:
             assert block.language == "python" or block.language in OF_SPHINX, (
