@@ -7,6 +7,7 @@ extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 html_theme = "furo"
 html_title = "hoptrace"
 html_copy_source = False
+html_show_copyright = False  # LICENSE says it
 
 myst_heading_anchors = 3  # `page.md#a-heading` leads to the heading, as it does on GitHub
 
@@ -34,7 +35,7 @@ def short_signature(app, what, name, object_, options, signature, returns):
 def description_not_type(app, what, name, object_, options, lines):
     """Keep napoleon from reading the words before a property's first colon as its type."""
     if what in ("property", "attribute", "data"):
-        lines.insert(0, "")
+        lines[:0] = ["..", ""]  # an empty comment: the first line then has no colon
 
 
 def setup(app):

@@ -162,11 +162,11 @@ def test_shapes_can_be_read(articles):
 
 
 def test_docstrings_are_rendered(articles):
-    """No code between backticks is left over, no constraint, no function's address."""
+    """No code between backticks is left over, no constraint, no address, no sentence for a type."""
     for package in PACKAGES:
         text = articles[f"api/{package}.html"].text
         assert "Raises:" in text
-        for left_over in ("`", "Annotated[", "<function", " object at 0x", "Args:\n"):
+        for left_over in ("`", "Annotated[", "<function", " object at 0x", "Args:\n", "Type:"):
             assert left_over not in text, f"{package}: {left_over}"
 
 
