@@ -29,12 +29,14 @@ class Block:
 
 
 def blocks(text: str) -> list[Block]:
-    """All blocks of a page; indented ones count as without a language."""
-    return [
-        Block(token.info.strip(), token.content, token.map[0] + 1)
-        for token in MarkdownIt().parse(text)
-        if token.type in ("fence", "code_block") and token.map
-    ]
+    """All blocks of a page; indented ones are without a language, those in HTML have "html"."""
+    found = []
+    for token in MarkdownIt().parse(text):
+        language = "html" if token.type == "html_block" else token.info.strip()
+        is_code = token.type in ("fence", "code_block") or "<pre" in token.content
+        if token.map and is_code and token.type != "inline":
+            found.append(Block(language, token.content, token.map[0] + 1))
+    return found
 
 
 def _inline(text: str) -> list[Token]:
