@@ -11,6 +11,7 @@ import typer
 from rich.text import Text
 
 from analyses.cli_output import console, error_text, errors, one_line_errors
+from analyses.cli_report import report
 from analyses.cli_sweeps import findings, mechanisms, models, sweep
 
 app = typer.Typer(
@@ -265,7 +266,7 @@ def integers(text: str) -> tuple[int, ...]:
         raise ValueError(f"{text!r} is not a list of integers such as 4 or 3,2") from None
 
 
-for command in (sweep, mechanisms, findings, models):
+for command in (report, sweep, mechanisms, findings, models):
     app.command()(command)
 
 
