@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pydantic import BaseModel, ConfigDict
 
 from analyses.differences import first_difference
 from analyses.figures import staircase, to_png
+from analyses.frames import family_frame
 from analyses.recipe import TrainingRecipe
 from analyses.report import Report as ReportPage
 from analyses.report import Reported, render_report
@@ -22,6 +24,9 @@ from architectures.checkpoints import (
     write_json,
 )
 from composition import CompositionTask
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 FAMILY_FILE, PROGRESS_FILE = "family.json", "progress.json"
 FIGURE_FILE, REPORT_FILE = "staircase.png", "report.html"
@@ -49,6 +54,14 @@ class FamilyResult(BaseModel):
     family: Family
     runs: dict[str, RunResult]
     failed: dict[str, str]
+
+    def to_frame(self) -> pd.DataFrame:
+        """The traces of the finished runs below one another; those in `failed` have no rows.
+
+        Columns: `run`, `seed`, `accuracy`, `outcome`, `step` of the run, then those of
+        `ProgressTrace.to_frame`.
+        """
+        return family_frame(self.runs)
 
 
 def default_family(*, steps: int = 3000, seed: int = 0) -> Family:

@@ -21,6 +21,7 @@ from analyses.runs import RESULT_FILE, RunResult, read_result, run
 from analyses.sweep import Runner
 from analyses.workers import TELL_EVERY, Failure, Job, Listener, Report
 from architectures.checkpoints import visible_files, write_atomically
+from probes.bars import hide_bars
 
 Files = dict[str, bytes]
 
@@ -109,6 +110,7 @@ def _run_there(name: str, job: Job, news: Any) -> Files:
         if progress.step % TELL_EVERY == 0:
             news.put((name, progress))
 
+    hide_bars()
     torch.set_num_threads(job.resources.threads)
     directory, devices = _writable(job.directory), Devices(job.resources.device)
     run(job.config, recipe=job.recipe, directory=directory, report=tell, devices=devices)

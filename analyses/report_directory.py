@@ -9,7 +9,7 @@ from analyses.family import FAMILY_FILE, PROGRESS_FILE, FamilyResult, family_rep
 from analyses.report import Report, Reported, render_report
 from analyses.runs import RESULT_FILE, RunResult, read_result
 from analyses.sweep import GRID_FILE, RUNS, read_sweep
-from analyses.zoo import HOME, trained_names
+from analyses.zoo import trained_directory, trained_names
 from architectures import CheckpointError, load_model
 from architectures.checkpoints import WEIGHTS_FILE, read_json, write_atomically
 
@@ -38,7 +38,7 @@ def write_report(
     """
     directory = Path(directory)
     shipped = not directory.exists() and str(directory) in trained_names()
-    place = HOME / directory if shipped else directory
+    place = trained_directory(str(directory)) if shipped else directory
     if out is None:
         out = Path(f"{directory}.html") if shipped else directory / REPORT_FILE
     page = render_report(report_of(place), told)

@@ -13,12 +13,14 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from importlib.metadata import version
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 from pydantic import BaseModel, ConfigDict
 
 from analyses.devices import Devices
 from analyses.differences import first_difference
+from analyses.frames import history_frame
 from analyses.lock import alone_in
 from analyses.recipe import Progress, TrainingRecipe, check_version
 from analyses.tracing import ProgressTrace, trace
@@ -33,6 +35,9 @@ from architectures.checkpoints import (
 )
 from composition import CompositionTask
 from probes import interchange_pairs
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 RESULT_FILE = "result.json"
 
@@ -72,6 +77,14 @@ class RunResult(BaseModel):
     history: tuple[Progress, ...]
     trace: ProgressTrace
     machine: Machine
+
+    def to_frame(self) -> pd.DataFrame:
+        """A row for every entry of the history, and one for where training ended.
+
+        Columns: `step`, `level`, `accuracy`; `accuracy_hops_1` … `accuracy_hops_L`, on prompts with
+        so many uniform functions, missing before any was seen; `loss`, `seconds`.
+        """
+        return history_frame(self.history, self.progress)
 
 
 def run(

@@ -6,13 +6,15 @@ import time
 from collections.abc import Callable, Mapping
 
 from rich.console import Console
-from rich.progress import TaskID
 from rich.text import Text
 
-from analyses.progress_bar import bars, describe
+from analyses.progress_bar import describe
 from analyses.recipe import Progress
 from analyses.runs import RunResult
 from analyses.workers import TELL_EVERY, Failure
+from probes.bars import Bars, is_terminal
+
+ALL = "all runs"
 
 
 class SweepProgress:
@@ -20,14 +22,15 @@ class SweepProgress:
 
     Args:
         budgets: the steps each run may take, by name.
-        console: where it is shown; plain lines, one for each run that ends, if no terminal.
+        console: where it is shown: bars in a terminal, and everywhere a line for each run that
+            ends; nowhere if None.
         clock: seconds, for the estimate.
     """
 
     def __init__(
         self,
         budgets: Mapping[str, int],
-        console: Console,
+        console: Console | None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._budgets, self._console, self._clock = budgets, console, clock
@@ -35,18 +38,21 @@ class SweepProgress:
         self._shares: dict[str, float] = {}
         self._over: set[str] = set()
         self._found = 0.0
-        self._bars = bars(console) if console.is_terminal else None
-        self._ids: dict[str, TaskID] = {}
+        self._bars: Bars | None = None
+        if console is not None and is_terminal(console):
+            self._bars = Bars(console, time_left=False)
+        self._seen: set[str] = set()
 
     def __enter__(self) -> SweepProgress:
         if self._bars is not None:
-            self._bars.start()
-            self._all = self._bars.add_task("all runs", total=len(self._budgets), news="")
+            self._bars.__enter__()
+            self._bars.add(ALL, len(self._budgets))
+            self._bars.tell(ALL, 0)
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, *error: object) -> None:
         if self._bars is not None:
-            self._bars.stop()
+            self._bars.__exit__(*error)
 
     def tell(self, name: str, progress: Progress) -> None:
         """A run has gone on."""
@@ -57,9 +63,10 @@ class SweepProgress:
             self._found += share  # an earlier sweep's work, from a checkpoint
         self._shares[name] = share
         if self._bars is not None:
-            if name not in self._ids:
-                self._ids[name] = self._bars.add_task(name, total=self._budgets[name], news="")
-            self._bars.update(self._ids[name], completed=progress.step, news=describe(progress))
+            if name not in self._seen:
+                self._seen.add(name)
+                self._bars.add(name, self._budgets[name])
+            self._bars.tell(name, progress.step, describe(progress))
 
     def ended(self, name: str, result: RunResult | Failure, found: bool = False) -> None:
         """A run is over; `found` if it was before this sweep began."""
@@ -67,10 +74,10 @@ class SweepProgress:
         self._shares[name] = 1.0
         self._found += found
         if self._bars is not None:
-            if name in self._ids:
-                self._bars.remove_task(self._ids.pop(name))
-            self._bars.update(self._all, completed=len(self._over), news=self.left())
-        if found:
+            if name in self._seen:
+                self._bars.drop(name)
+            self._bars.tell(ALL, len(self._over), self.left())
+        if found or self._console is None:
             return
         what = (
             f"failed: {result.message}"

@@ -11,16 +11,6 @@ from typing import TYPE_CHECKING
 from rich import box
 from rich.table import Table
 
-from composition import (
-    FULL_KINDS,
-    PUBLIC_HYBRIDS,
-    WINDOWED_KINDS,
-    named_schedule,
-    parts,
-    predict_progress,
-)
-from composition.schedules import attention_layers
-
 if TYPE_CHECKING:  # a table of bounds needs no torch
     from pandas import DataFrame
 
@@ -36,18 +26,6 @@ MANY_LAYERS = 12
 
 MANY_RUNS = 8
 """Kinds that alternate more often within a row are counted instead of listed."""
-
-PUBLIC_HEADINGS = (
-    "name",
-    "model",
-    "layers",
-    "full",
-    "first full",
-    "linear before second full",
-    "hops at least",
-    "hops at most",
-    "note",
-)
 
 
 def verdict_table(runs: Mapping[str, RunResult]) -> Table:
@@ -193,56 +171,6 @@ def bounds_table(bounds: Sequence[ProgressBound], hops: int) -> Table:
         )
         said = source
     return table
-
-
-def public_table() -> Table:
-    """The bounds at the end of every public hybrid, with the notes below."""
-    rows = _public_rows()
-    table = Table(
-        title="hops at the answer position after the last layer",
-        title_justify="left",
-        caption="\n".join(f"{row[0]}: {row[-1]}" for row in rows if row[-1]),
-        caption_justify="left",
-    )
-    name, _, *numbers, _ = PUBLIC_HEADINGS
-    table.add_column(name, no_wrap=True)
-    for heading in numbers:
-        table.add_column(heading)
-    for name, model, *numbers, _ in rows:
-        table.add_row(f"{name}\n[dim]{model}[/]", *numbers)
-    return table
-
-
-def public_markdown() -> str:
-    """The same in Markdown, as docs/public_hybrids.md has it."""
-    rows = [PUBLIC_HEADINGS, ("---",) * len(PUBLIC_HEADINGS), *_public_rows()]
-    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
-
-
-def _public_rows() -> list[tuple[str, ...]]:
-    rows: list[tuple[str, ...]] = []
-    for name, hybrid in PUBLIC_HYBRIDS.items():
-        schedule = named_schedule(name)
-        end = predict_progress(schedule, attention_layers(schedule) + 1)[-1]
-        windows = sum(parts(kind)[0] in WINDOWED_KINDS for kind in schedule)
-        full = [layer for layer, kind in enumerate(schedule) if parts(kind)[0] in FULL_KINDS]
-        between = str(full[1] - full[0] - 1) if len(full) > 1 else "none"
-        if any(len(parts(schedule[layer])) > 1 for layer in full):
-            between = "side by side"
-        rows.append(
-            (
-                name,
-                hybrid.title,
-                str(hybrid.n_layers),
-                f"{len(full)}, {windows} sliding" if windows else str(len(full)),
-                str(full[0] + 1) if full else "none",
-                between,
-                str(end.lower),
-                str(end.upper),
-                hybrid.note,
-            )
-        )
-    return rows
 
 
 def _run_lengths(kinds: Sequence[str]) -> str:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from pydantic import BaseModel, ConfigDict
 
+from analyses.frames import trace_frame
 from analyses.training import check_task, exact_accuracy
 from architectures import HookedStack, ModelConfig
 from architectures.checkpoints import write_json
@@ -21,6 +22,9 @@ from composition import (
     size_condition,
 )
 from probes import interchange, interchange_pairs, probe_hops
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 HALF = 0.5
 """A hop counts as made where a measure covers this share of the way from its floor to 1."""
@@ -133,6 +137,16 @@ class ProgressTrace(BaseModel):
         picture = base64.b64encode(to_png(staircase(self), words)).decode()
         alt = escape(f"Staircase: {words}")
         return f'<img alt="{alt}" style="max-width:100%" src="data:image/png;base64,{picture}">'
+
+    def to_frame(self) -> pd.DataFrame:
+        """A row for each layer, position and hop.
+
+        Columns: `layer` (0 is the embedding), `kind`, `position` ("start", "answer"), `hop`;
+        `interchange`, `probe`, `probe_floor` of that hop; `unchanged`, the same for all hops; and
+        of the layer `causal_hop`, `probe_hop`, `lower`, `upper`, `verdict`, `probe_verdict`,
+        `source`.
+        """
+        return trace_frame(self)
 
     @property
     def hops(self) -> int:

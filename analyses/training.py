@@ -11,17 +11,21 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
 
 from analyses.devices import Devices
 from analyses.differences import first_difference
+from analyses.frames import history_frame
 from analyses.progress_bar import training_bar
 from analyses.recipe import Progress, TrainingRecipe
 from analyses.training_run import TrainingRun
 from architectures import HookedStack, ModelConfig
 from composition import CompositionTask
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Outcome = Literal["reached", "steps spent", "time spent"]
 
@@ -53,6 +57,14 @@ class TrainingResult:
     accuracy: float
     progress: Progress
     history: list[Progress] = field(repr=False)
+
+    def to_frame(self) -> pd.DataFrame:
+        """A row for every entry of the history, and one for where training ended.
+
+        Columns: `step`, `level`, `accuracy`; `accuracy_hops_1` … `accuracy_hops_L`, on prompts with
+        so many uniform functions, missing before any was seen; `loss`, `seconds`.
+        """
+        return history_frame(self.history, self.progress)
 
 
 def train(

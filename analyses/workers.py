@@ -16,17 +16,17 @@ from dataclasses import dataclass, field
 from multiprocessing.queues import Queue
 from pathlib import Path
 from queue import Empty
-from threading import Event, RLock, Thread
+from threading import Event, Thread
 from typing import Any
 
 import torch
 from pebble import ProcessPool
-from tqdm.auto import tqdm
 
 from analyses.recipe import Progress, TrainingRecipe
 from analyses.resources import Resources
 from analyses.runs import RunResult, run
 from architectures import ModelConfig
+from probes.bars import hide_bars
 
 Report = Callable[[str, Progress], None]
 """Told a run's name and progress, now and then."""
@@ -129,7 +129,7 @@ def _start_worker(news: Queue) -> None:
     _news = news
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to answer
     torch.set_num_threads(1)
-    tqdm.set_lock(RLock())  # its own is the system's, which a worker that is ended leaves behind
+    hide_bars()
     Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
 
 

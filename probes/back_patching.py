@@ -8,16 +8,21 @@ never made at all (after arXiv 2406.12775).
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from probes.frames import tidy
 from probes.metrics import correctness
 from probes.patched_runs import MEMORY
 from probes.patching import sweep_values
 from probes.running import Inputs
 from probes.sites import Site, n_layers, read
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 @dataclass(frozen=True)
@@ -36,6 +41,16 @@ class BackPatch:
     unpatched: float
     rescued: float
     best: tuple[int, int]
+
+    def to_frame(self) -> pd.DataFrame:
+        """A row for each way back: `source`, `target`, `accuracy`; `unpatched`, the same for all.
+
+        Both layers count from 0; the target is not above the source.
+        """
+        layers = range(len(self.accuracy))
+        frame = tidy({"source": layers, "target": layers}, {"accuracy": self.accuracy})
+        ways = frame[frame["target"] <= frame["source"]].reset_index(drop=True)
+        return ways.assign(unpatched=self.unpatched)
 
 
 def back_patch(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import torch
 from jaxtyping import Float, Int
@@ -17,9 +18,13 @@ from torch import Tensor, nn
 from composition import CompositionTask
 from composition.sampling import Prompts, share_argument, share_query
 from probes.activations import residual_sites
+from probes.frames import by_position, tidy
 from probes.metrics import correctness
 from probes.patching import sweep_values
 from probes.sites import Site, read
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 @dataclass(frozen=True)
@@ -156,6 +161,19 @@ class Interchange:
     follows: dict[str, Float[Tensor, "layer hop"]]
     unchanged: dict[str, Float[Tensor, " layer"]]
     pairs: int
+
+    def to_frame(self) -> pd.DataFrame:
+        """A row for each position, layer and hop.
+
+        Columns: `position` ("start", "answer"), `layer` (0 is the embedding), `hop`, `follows`;
+        `unchanged`, the same for all hops; `pairs`.
+        """
+        follows = by_position(self.follows)
+        _, layers, hops = follows.shape
+        axes = {"position": list(self.follows), "layer": range(layers), "hop": range(hops)}
+        unchanged = by_position({name: self.unchanged[name] for name in self.follows})
+        frame = tidy(axes, {"follows": follows, "unchanged": unchanged[..., None]})
+        return frame.assign(pairs=self.pairs)
 
 
 def interchange(

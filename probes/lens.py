@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
@@ -19,8 +20,12 @@ from architectures import HookedStack
 from composition import CompositionTask
 from composition.sampling import Prompts
 from probes.activations import residual_stream
+from probes.frames import tidy
 from probes.rows import chunks
 from probes.running import Inputs, answer_logits, rows_of, shape_of
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 def unembedded(
@@ -63,6 +68,11 @@ class TunedLens:
     bias: Float[Tensor, "layer d_model"]
     position: int
     divergence: Float[Tensor, " layer"]
+
+    def to_frame(self) -> pd.DataFrame:
+        """A row for each layer: `layer` (0 is the embedding), `divergence`; `position` for all."""
+        frame = tidy({"layer": range(len(self.divergence))}, {"divergence": self.divergence})
+        return frame.assign(position=self.position)
 
     @torch.no_grad()
     def logits(

@@ -8,7 +8,7 @@ where nothing is carried.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from jaxtyping import Float
@@ -21,6 +21,7 @@ from composition.sampling import (
     redraw_unvisited,
 )
 from probes.activations import residual_sites
+from probes.frames import by_position, tidy
 from probes.hop_map import at_visited_entries
 from probes.interchange import (
     Interchange,
@@ -33,6 +34,9 @@ from probes.interchange import (
     telling_pairs,
 )
 from probes.sites import Site, read
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 HALF = 0.5
 """A mechanism is named where it decides more than this share of the pairs."""
@@ -90,6 +94,20 @@ class EntryContents:
         later = self.follows[:, 1:]
         return later.sum(1).max().item() if later.shape[1] else 0.0
 
+    def to_frame(self) -> pd.DataFrame:
+        """A row for each layer and each value that the chain may go on from.
+
+        Columns: `function` (k of `z_k`), `layer` (0 is the embedding), `hop` (of the value, k … L),
+        `follows`; `unchanged`, the same for all hops.
+        """
+        layers, later = self.follows.shape
+        axes = {
+            "function": [self.hop],
+            "layer": range(layers),
+            "hop": range(self.hop, self.hop + later),
+        }
+        return tidy(axes, {"follows": self.follows, "unchanged": self.unchanged[:, None]})
+
 
 def entry_contents(
     model: nn.Module, task: CompositionTask, hop: int, *, pairs: int = 512, seed: int = 0
@@ -131,6 +149,20 @@ class CarryOrLookUp:
     def looks_up(self) -> int | None:
         """The function that it looks up in most pairs; None if none."""
         return int(self.looked_up.argmax()) + 1 if self.looked_up.max() > HALF else None
+
+    def to_frame(self) -> pd.DataFrame:
+        """A row for each hop whose value may be carried, then one for each function.
+
+        Columns: `layer` (0 for the first), `does` ("carries" or "looks up"), `hop` (of the value
+        that is carried, or k of the `z_k` that is looked up), `share`.
+        """
+        does = ["carries"] * len(self.carried) + ["looks up"] * len(self.looked_up)
+        hops = [*range(len(self.carried)), *range(1, len(self.looked_up) + 1)]
+        share = torch.cat([self.carried, self.looked_up])
+        frame = tidy({"does": does}, {"share": share})
+        frame.insert(0, "layer", self.layer)
+        frame.insert(2, "hop", hops)
+        return frame
 
 
 def carry_or_look_up(
@@ -178,6 +210,27 @@ class InterchangeControls:
     random_direction: Interchange
     untrained: Interchange
     off_path: dict[str, Float[Tensor, " layer"]]
+
+    def to_frame(self) -> pd.DataFrame:
+        """A row for each control, position, layer and hop.
+
+        Columns: `control` ("random direction", "untrained", "off path"), then those of
+        `Interchange.to_frame`. Off the path there are no hops: `hop` and `follows` are missing,
+        and `unchanged` is the share of prompts whose answer stays.
+        """
+        import pandas as pd
+
+        off_path = by_position(self.off_path)
+        axes = {"position": list(self.off_path), "layer": range(off_path.shape[1])}
+        frames = {
+            "random direction": self.random_direction.to_frame(),
+            "untrained": self.untrained.to_frame(),
+            "off path": tidy(axes, {"unchanged": off_path}).assign(
+                pairs=self.random_direction.pairs
+            ),
+        }
+        together = pd.concat(frames, names=["control", None]).reset_index(level=0)
+        return together.reset_index(drop=True).astype({"hop": "Int64"})
 
 
 def interchange_controls(

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
-from tqdm.auto import tqdm
 
+from probes.bars import Bars
+from probes.frames import site_columns, tidy
 from probes.metrics import Metric
 from probes.patched_runs import MEMORY, run_patched
 from probes.patches import Patch
@@ -28,6 +29,9 @@ from probes.running import (
     shape_of,
 )
 from probes.sites import Site, check_shape, read
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Direction = Literal["denoise", "noise"]
 
@@ -119,6 +123,30 @@ class PatchSweep:
             if table.shape[axis] == 1:
                 table = table.squeeze(axis)
         return table
+
+    def to_frame(self) -> pd.DataFrame:
+        """A row for each site and prompt.
+
+        Columns: `site` (its number in `sites`), `component`, `layer`, `position`, `head` (missing
+        where the site means all of them), `prompt`, `value`, `answer`, `base`, `donor` (missing
+        for ablations), `done`. `(value - base)` averaged by site is `change`.
+        """
+        sites, prompts = self.values.shape
+        donor = torch.full_like(self.base, float("nan")) if self.donor is None else self.donor
+        frame = tidy(
+            {"site": range(sites), "prompt": range(prompts)},
+            {
+                "value": self.values,
+                "answer": self.answers,
+                "base": self.base,
+                "donor": donor,
+                "done": self.done,
+            },
+        )
+        where = site_columns(self.sites).take(frame["site"]).reset_index(drop=True)
+        for place, name in enumerate(where, start=1):
+            frame.insert(place, name, where[name])
+        return frame
 
     @property
     def _donor(self) -> Tensor:
@@ -282,24 +310,27 @@ def sweep_values(
         kept.done[index] |= same.to(kept.done.device)
         if not kept.done[index].all():
             todo.append(index)
-    bar = tqdm(total=len(todo) * count, unit="cell", delay=2.0, leave=False)
-    try:
-        patches = [Patch(sites[index], values[index]) for index in todo]
-        for number, rows, logits in run_patched(model, inputs, patches, batch=batch, memory=memory):
-            index = todo[number]
-            new = ~kept.done[index, rows]
-            kept.values[index, rows] = torch.where(
-                new, _measured(metric, logits, rows), kept.values[index, rows]
-            )
-            kept.answers[index, rows] = torch.where(
-                new, logits.argmax(-1), kept.answers[index, rows]
-            )
-            kept.done[index, rows] = True
-            bar.update(len(logits))
-    except KeyboardInterrupt as stop:
-        raise SweepInterrupted(kept) from stop
-    finally:
-        bar.close()
+    ran = 0
+    with Bars(delay=2.0, leave=False) as bars:
+        bars.add("patching", len(todo) * count)
+        try:
+            patches = [Patch(sites[index], values[index]) for index in todo]
+            for number, rows, logits in run_patched(
+                model, inputs, patches, batch=batch, memory=memory
+            ):
+                index = todo[number]
+                new = ~kept.done[index, rows]
+                kept.values[index, rows] = torch.where(
+                    new, _measured(metric, logits, rows), kept.values[index, rows]
+                )
+                kept.answers[index, rows] = torch.where(
+                    new, logits.argmax(-1), kept.answers[index, rows]
+                )
+                kept.done[index, rows] = True
+                ran += len(logits)
+                bars.tell("patching", ran)
+        except KeyboardInterrupt as stop:
+            raise SweepInterrupted(kept) from stop
     return kept
 
 

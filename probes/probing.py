@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
 import torch
 from jaxtyping import Float, Int
@@ -20,7 +21,11 @@ from probes.fitters import (
     read_sites,
     ridge,
 )
+from probes.frames import tidy
 from probes.linear import LinearProbes
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 PENALTIES = (1e-4, 1e-3, 1e-2, 1e-1, 1.0)
 """Relative to the mean variance of a feature; the best on validation prompts is taken."""
@@ -124,6 +129,18 @@ class ProbeTable:
     def selectivity(self) -> Float[Tensor, "site target"]:
         """Accuracy less that on the control task (arXiv 1909.03368)."""
         return self.accuracy - self.control
+
+    def to_frame(self) -> pd.DataFrame:
+        """A row for each site and target.
+
+        Columns: `site` (its number in the reader's order), `target`, `accuracy`, `low`, `high`,
+        `shuffled`, `control`, `untrained` (the last two missing where they were not measured),
+        `chance`, `frequency_baseline`, `penalty`.
+        """
+        measured = ("accuracy", "low", "high", "shuffled", "control", "untrained")
+        names = (*measured, "chance", "frequency_baseline", "penalty")
+        axes = {"site": range(len(self.accuracy)), "target": self.targets}
+        return tidy(axes, {name: getattr(self, name) for name in names})
 
     def with_floor(self, untrained: ProbeTable) -> ProbeTable:
         """This table with another's accuracies, those of an untrained model, as a floor.

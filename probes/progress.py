@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from jaxtyping import Float
@@ -12,7 +13,11 @@ from transformer_lens import HookedRootModule
 from composition import CompositionTask
 from composition.sampling import Prompts
 from probes.activations import residual_stream
+from probes.frames import by_position, tidy
 from probes.linear import fit_ridge
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 @dataclass(frozen=True)
@@ -29,6 +34,18 @@ class HopProbes:
 
     accuracy: dict[str, Float[Tensor, "layer hop"]]
     shuffled: dict[str, Float[Tensor, "layer hop"]]
+
+    def to_frame(self) -> pd.DataFrame:
+        """A row for each position, layer and hop.
+
+        Columns: `position` ("start", "answer"), `layer` (0 is the embedding), `hop`, `accuracy`,
+        `shuffled`.
+        """
+        accuracy = by_position(self.accuracy)
+        _, layers, hops = accuracy.shape
+        axes = {"position": list(self.accuracy), "layer": range(layers), "hop": range(hops)}
+        shuffled = by_position({name: self.shuffled[name] for name in self.accuracy})
+        return tidy(axes, {"accuracy": accuracy, "shuffled": shuffled})
 
 
 def probe_hops(

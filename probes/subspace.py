@@ -11,16 +11,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import cycle, islice
+from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from probes.frames import tidy
 from probes.interchange import InterchangePairs, interchange_at
 from probes.patched_runs import patched_once
 from probes.patches import Patch
 from probes.sites import Site, read
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 def exchanged(
@@ -82,6 +87,11 @@ class Alignment:
     hop: int
     basis: Float[Tensor, "features dimension"]
     losses: tuple[float, ...]
+
+    def to_frame(self) -> pd.DataFrame:
+        """A row for each step of the search: `step` (from 0), `loss` before it, in nats."""
+        losses = torch.tensor(self.losses, dtype=torch.float64)
+        return tidy({"step": range(len(losses))}, {"loss": losses})
 
 
 def align(

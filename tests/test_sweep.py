@@ -1,5 +1,6 @@
 """Sweeps: killed and gone on with they end with the same table; a failing run ends alone."""
 
+import io
 import json
 import os
 import signal
@@ -10,6 +11,7 @@ import time
 import pandas as pd
 import psutil
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
 from analyses.cli import app
@@ -233,21 +235,13 @@ def test_parameters_and_state_bits_are_counted():
     assert state_bits(linear) == 2 * 3 * (5 + 1) * 32  # the normaliser is one more column
 
 
-class Console:
-    """A log: no terminal."""
-
-    is_terminal = False
-
-    def __init__(self):
-        self.lines = []
-
-    def print(self, text, soft_wrap):
-        self.lines.append(str(text))
+def a_log() -> Console:
+    return Console(file=io.StringIO())
 
 
 def test_the_time_left_follows_the_runs_shares_of_their_budgets():
     now = [0.0]
-    console = Console()
+    console = a_log()
     with SweepProgress({"a": 100, "b": 100, "c": 100}, console, clock=lambda: now[0]) as bar:
         assert bar.left() == ""
         bar.ended("a", Failure("earlier"), found=True)  # cost this sweep nothing
@@ -258,12 +252,12 @@ def test_the_time_left_follows_the_runs_shares_of_their_budgets():
         bar.ended("b", Failure("no memory"))
         bar.tell("b", Progress(step=60, by_hops=(None,)))  # a message that came late
         assert bar.left() == "about 1 min left"
-    assert console.lines == ["2 of 3  b: failed: no memory, about 1 min left"]
+    assert console.file.getvalue() == "2 of 3  b: failed: no memory, about 1 min left\n"
 
 
 def test_what_a_checkpoint_brings_along_is_not_counted_as_work_of_now():
     now = [0.0]
-    with SweepProgress({"a": 1000}, Console(), clock=lambda: now[0]) as bar:
+    with SweepProgress({"a": 1000}, a_log(), clock=lambda: now[0]) as bar:
         bar.tell("a", Progress(step=810, by_hops=(None,)))  # goes on where it was cut off
         now[0] = 10.0
         bar.tell("a", Progress(step=820, by_hops=(None,)))

@@ -25,6 +25,10 @@ Component = Literal["AttentionHeads", "AttentionPattern"]
 """What of circuitsvis is drawn here."""
 
 
+VIEWER = "hoptrace-viewer"
+"""Class of the places where scripts draw."""
+
+
 @dataclass(frozen=True)
 class View:
     """Something to look at; the last line of a notebook cell shows it.
@@ -41,16 +45,24 @@ class View:
         """Write a page of its own, which opens from disk without a network."""
         path = Path(path)
         style = "body{font:16px/1.5 system-ui,sans-serif;margin:1rem;color-scheme:light dark}"
+        scripts = bundle_html() + drawing_html() if self.is_drawn else ""
         page = (
             '<!doctype html><html lang="en"><meta charset="utf-8">'
             '<meta name="viewport" content="width=device-width, initial-scale=1">'
             f"<title>{escape(self.title)}</title><style>{style}</style>"
-            f"<body>{self.html}{bundle_html()}{drawing_html()}</body></html>"
+            f"<body>{self.html}{scripts}</body></html>"
         )
         write_atomically(path, page.encode())
         return path
 
+    @property
+    def is_drawn(self) -> bool:
+        """Whether scripts draw a part of it."""
+        return VIEWER in self.html
+
     def _repr_html_(self) -> str:
+        if not self.is_drawn:
+            return self.html
         return self.html + _bundle_of_the_notebook() + drawing_html()
 
 
@@ -77,7 +89,7 @@ def viewer_html(
     drawn = escape(json.dumps(properties, separators=(",", ":"), allow_nan=False), quote=False)
     quoted = drawn.replace("'", "&#39;")
     return (
-        f'<div class="hoptrace-viewer" role="group" aria-label="{escape(words)}" '
+        f'<div class="{VIEWER}" role="group" aria-label="{escape(words)}" '
         f"data-component=\"{component}\" data-properties='{quoted}' "
         'style="background:#fff;color:#222;border-radius:4px">'
         f'<img src="data:image/png;base64,{still}" alt="{escape(words)}" style="max-width:100%">'

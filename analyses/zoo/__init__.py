@@ -51,7 +51,7 @@ def load_trained(name: str) -> HookedStack:
     Raises:
         ValueError: no model has the name; the nearest ones are named.
     """
-    return load_model(_directory(name))
+    return load_model(trained_directory(name))
 
 
 def trained_result(name: str) -> RunResult:
@@ -60,7 +60,7 @@ def trained_result(name: str) -> RunResult:
     Raises:
         ValueError: no model has the name.
     """
-    return read_result(_directory(name))
+    return read_result(trained_directory(name))
 
 
 def trained_names() -> list[str]:
@@ -91,7 +91,12 @@ def trained_models() -> list[TrainedModel]:
     return sorted(models, key=lambda model: (model.hops, model.name))
 
 
-def _directory(name: str) -> Path:
+def trained_directory(name: str) -> Path:
+    """Where its files are.
+
+    Raises:
+        ValueError: no model has the name.
+    """
     if name not in trained_names():
         near = get_close_matches(name, trained_names(), 3, 0.3) or trained_names()
         raise ValueError(
