@@ -150,7 +150,7 @@ class ProgressTrace(BaseModel):
 
     @property
     def hops(self) -> int:
-        """L."""
+        """L, the number of functions in the chain."""
         return self.config.task.hops
 
 

@@ -185,7 +185,7 @@ def patch_sweep(
     exactly the unpatched one.
 
     Args:
-        model: any model with TransformerLens' hook names; `HookedStack`s run fast.
+        model: any model with TransformerLens' hook names; a `HookedStack` runs fast.
         clean, corrupted: as many prompts of one length, row by row to be compared.
         sites: such as `grid(model, clean, "resid_pre")` gives.
         metric: such as `logit_difference(clean_answers, corrupted_answers)`.

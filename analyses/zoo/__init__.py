@@ -23,7 +23,7 @@ class TrainedModel(BaseModel):
 
     Attributes:
         name: what `load_trained` takes.
-        hops: L.
+        hops: L, the number of functions.
         schedule: its layers.
         accuracy: exact accuracy on held-out prompts.
         task: m, and n_1 … n_{L-1}.

@@ -21,7 +21,7 @@ from architectures.recurrence import RecurrenceInputs, chunkwise
 class RecurrentMixer(Protocol):
     """What a linear mixer is: how it makes the recurrence's inputs, and how it reads its output.
 
-    Implemented by `nn.Module`s. Weights named `W_…` are drawn at random by the stack, all others
+    An `nn.Module` implements it. Weights named `W_…` are drawn at random by the stack, all others
     keep the values they are constructed with.
     """
 

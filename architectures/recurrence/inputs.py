@@ -20,7 +20,7 @@ def float32_at_least(x: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class RecurrenceInputs:
-    """All that the recurrence reads. With state S, log-decay g and `scale`:
+    """All that the recurrence reads. With state S, log-decay g and `scale`::
 
         S' = e^{g_t} S_{t-1}                                  decay, if given
         S_t = S' + e^{i_t} k_t v_tᵀ                           additive, or
@@ -42,7 +42,7 @@ class RecurrenceInputs:
             with (mLSTM's exponential input gate); None for weight 1.
         normaliser: what outputs are divided by. With n_t the sum of the weights that o_t puts on
             values: "none", "sum" for n_t (Katharopoulos, arXiv 2006.16236), "floor" for
-            max(|n_t|, 1) (mLSTM, arXiv 2405.04517). A normalised state has one more value
+            `max(|n_t|, 1)` (mLSTM, arXiv 2405.04517). A normalised state has one more value
             column, the keys summed up: `[batch, head, key, value + 1]`.
         scale: factor on the output; `key^-1/2` if None.
     """
