@@ -56,7 +56,9 @@ def attention_view(
     row %= len(tokens)
     names = _labels(prompts, row, labels, tokens.shape[1])
     chosen = _showable(model) if layers is None else list(layers)
-    return beside([_layer(model, tokens[row : row + 1], layer, names) for layer in chosen])
+    return beside(
+        [_layer(model, tokens[row : row + 1], layer, names) for layer in chosen], "attention"
+    )
 
 
 def attention_matrix(

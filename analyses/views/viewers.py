@@ -29,7 +29,7 @@ VIEWER = "hoptrace-viewer"
 """Class of the places where scripts draw."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class View:
     """Something to look at; the last line of a notebook cell shows it.
 
@@ -59,6 +59,9 @@ class View:
     def is_drawn(self) -> bool:
         """Whether scripts draw a part of it."""
         return VIEWER in self.html
+
+    def __repr__(self) -> str:
+        return f"View({self.title!r}); save(path) writes it as a page"
 
     def _repr_html_(self) -> str:
         if not self.is_drawn:
