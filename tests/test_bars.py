@@ -133,7 +133,7 @@ def test_training_is_shown_where_one_says_and_nowhere_if_one_says_so(capfd):
 
 def test_runs_of_a_family_have_a_bar_each_and_a_line_if_there_is_news():
     log = Console(file=io.StringIO())
-    with family_bars(["full", "early-linear"], 100, log) as tell:
+    with shown_on(log), family_bars(["full", "early-linear"], 100) as tell:
         tell("early-linear", Progress(step=10, level=2, by_hops=(0.5, None)))
     assert log.file.getvalue().splitlines() == [
         "early-linear: 10 of 100, level 2, accuracy by hops 1:0.50",
