@@ -13,7 +13,7 @@ from analyses.progress_bar import family_bars
 from analyses.recipe import Progress
 from architectures import ModelConfig
 from composition import CompositionTask
-from probes.bars import Bars, is_terminal, shown_on
+from probes.bars import Bars, hide_bars, is_terminal, shown_on
 from tests.terminal import drained, screen
 
 TASK = CompositionTask(start_domain=3, branching=(3,))
@@ -112,6 +112,15 @@ def test_bars_within_bars_are_part_of_them():
         later.tell("later", 1)
     assert outer.file.getvalue() == "whole: 1 of 1\n"
     assert inner.file.getvalue() == "later: 1 of 1\n"
+
+
+def test_a_process_that_reports_to_another_one_shows_nothing(capfd):
+    with shown_on(Console(stderr=True)):
+        hide_bars()
+        with Bars() as bars:
+            bars.add("part", 1)
+            bars.tell("part", 1)
+    assert capfd.readouterr() == ("", "")
 
 
 def test_training_is_shown_where_one_says_and_nowhere_if_one_says_so(capfd):
