@@ -20,6 +20,7 @@ from analyses.cli_options import (
     json_option,
 )
 from analyses.cli_output import Output, failed, one_document, one_line_errors, one_of
+from analyses.cli_report import report
 from analyses.cli_sweeps import findings, mechanisms, models, sweep
 from analyses.cli_theory import theory
 
@@ -219,7 +220,7 @@ def integers(text: str) -> tuple[int, ...]:
         raise ValueError(f"{text!r} is not a list of integers such as 4 or 3,2") from None
 
 
-for command in (theory, sweep, mechanisms, findings, models):
+for command in (theory, report, sweep, mechanisms, findings, models):
     app.command()(command)
 
 

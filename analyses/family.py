@@ -13,11 +13,18 @@ from analyses.figures import staircase, to_png
 from analyses.frames import family_frame
 from analyses.progress_bar import family_bars
 from analyses.recipe import TrainingRecipe
-from analyses.report import render_report
+from analyses.report import Report as ReportPage
+from analyses.report import Reported, render_report
 from analyses.runs import RunResult
 from analyses.workers import Failure, Job, Report, processes, run_all
-from architectures import CheckpointError, ModelConfig
-from architectures.checkpoints import read_json, visible_files, write_atomically, write_json
+from architectures import CheckpointError, ModelConfig, load_model
+from architectures.checkpoints import (
+    WEIGHTS_FILE,
+    read_json,
+    visible_files,
+    write_atomically,
+    write_json,
+)
 from composition import CompositionTask
 
 if TYPE_CHECKING:
@@ -127,8 +134,28 @@ def write_family(result: FamilyResult, directory: Path) -> None:
     if result.runs:
         figure = to_png(staircase({name: run.trace for name, run in result.runs.items()}))
         write_atomically(directory / FIGURE_FILE, figure)
-        write_atomically(directory / REPORT_FILE, render_report(result, figure).encode())
+        page = render_report(family_report(result, directory))
+        write_atomically(directory / REPORT_FILE, page.encode())
     write_json(directory / PROGRESS_FILE, result)
+
+
+def family_report(result: FamilyResult, directory: Path) -> ReportPage:
+    """What the report of a family is made of; its models are those in the directory."""
+    runs = []
+    for name, run in result.runs.items():
+        there = (directory / name / WEIGHTS_FILE).exists()
+        runs.append(Reported(name, run, load_model(directory / name) if there else None))
+    recipe = result.family.recipe
+    again = "shell", f"hoptrace run --seed {recipe.seed} --steps {recipe.steps}"
+    if result.family != default_family(steps=recipe.steps, seed=recipe.seed):
+        again = (
+            "python",
+            "from pathlib import Path\n\nfrom analyses import Family, run_family\n\n"
+            f'family = Family.model_validate_json(Path("{FAMILY_FILE}").read_text())\n'
+            'run_family(family, "again")',
+        )
+    title = "How many hops does each layer make?"
+    return ReportPage(title, runs, again, failed=result.failed)
 
 
 def _claim(directory: Path, family: Family) -> None:

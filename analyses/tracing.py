@@ -126,6 +126,18 @@ class ProgressTrace(BaseModel):
             write_json(Path(path), self)
         return self.model_dump_json(indent=2)
 
+    def _repr_html_(self) -> str:
+        """The staircase, for notebooks."""
+        import base64
+        from html import escape
+
+        from analyses.figures import describe_staircase, staircase, to_png
+
+        words = describe_staircase({"": self}).removeprefix(": ")
+        picture = base64.b64encode(to_png(staircase(self), words)).decode()
+        alt = escape(f"Staircase: {words}")
+        return f'<img alt="{alt}" style="max-width:100%" src="data:image/png;base64,{picture}">'
+
     def to_frame(self) -> pd.DataFrame:
         """A row for each layer, position and hop.
 

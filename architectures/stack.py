@@ -15,6 +15,7 @@ from transformer_lens.hook_points import HookPoint
 
 from architectures.block import Block, Norm
 from architectures.config import ModelConfig
+from architectures.display import stack_html
 from architectures.embedding import PromptEmbedding
 from architectures.hooking import is_watched
 from architectures.mixers import RecurrentLayer
@@ -85,6 +86,10 @@ class HookedStack(HookedRootModule):
             return logits
         kept = tuple(past.kept for past in pasts)
         return logits, ModelState(first + tokens.shape[1], kept)
+
+    def _repr_html_(self) -> str:
+        """The layers as a diagram, for notebooks."""
+        return stack_html(self.config, sum(weight.numel() for weight in self.parameters()))
 
     def answers(
         self, tokens: Int[Tensor, "batch position"], questions: int = 1

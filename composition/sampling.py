@@ -13,7 +13,11 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
+from composition.display import prompt_html
 from composition.task import CompositionTask
+
+SHOWN = 2
+"""Prompts of a batch that a notebook shows."""
 
 
 @dataclass(frozen=True)
@@ -24,11 +28,13 @@ class Prompts:
         tokens: `[batch, position]`, what the model sees.
         chain: `[batch, hops + 1]`, the values `i_0 … i_L`.
         active: `[batch]`, how many of the functions were drawn rather than the identity.
+        task: whose prompts they are.
     """
 
     tokens: Int[Tensor, "batch position"]
     chain: Int[Tensor, "batch hops_plus_one"]
     active: Int[Tensor, " batch"]
+    task: CompositionTask
 
     @property
     def answer(self) -> Int[Tensor, " batch"]:
@@ -45,15 +51,36 @@ class Prompts:
             torch.cat([part.tokens for part in parts]),
             torch.cat([part.chain for part in parts]),
             torch.cat([part.active for part in parts]),
+            parts[0].task,
         )
 
     def __getitem__(self, rows: slice | Tensor) -> Prompts:
         """The prompts at `rows` (a slice, a mask or indices)."""
-        return Prompts(self.tokens[rows], self.chain[rows], self.active[rows])
+        return Prompts(self.tokens[rows], self.chain[rows], self.active[rows], self.task)
 
     def to(self, device: torch.device | str) -> Prompts:
         """The same prompts on another device."""
-        return Prompts(self.tokens.to(device), self.chain.to(device), self.active.to(device))
+        tokens, chain = self.tokens.to(device), self.chain.to(device)
+        return Prompts(tokens, chain, self.active.to(device), self.task)
+
+    def labels(self, row: int = 0) -> list[str]:
+        """The tokens of one prompt as a person would write them: "z2[w1=1,i=3] -> 4"."""
+        tokens = self.tokens[row].tolist()
+        return [self.task.token_label(place, token) for place, token in enumerate(tokens)]
+
+    def _repr_html_(self) -> str:
+        """The first prompts as tables, for notebooks."""
+        shown = [
+            prompt_html(
+                self.task,
+                self.tokens[row].tolist(),
+                self.chain[row].tolist(),
+                title=f"prompt {row} of {len(self)}",
+            )
+            for row in range(min(len(self), SHOWN))
+        ]
+        more = f"<div>… and {len(self) - SHOWN} more</div>" if len(self) > SHOWN else ""
+        return "".join(shown) + more
 
 
 @dataclass(frozen=True)
@@ -108,7 +135,7 @@ def sample(
         tokens[:, task.positions["query"].start] = task.n_values + query
     if task.order == "forward":
         tokens[:, -1] = task.vocabulary - 1
-    return Prompts(tokens, follow_chain(task, tokens), active.sum(1))
+    return Prompts(tokens, follow_chain(task, tokens), active.sum(1), task)
 
 
 def _active_functions(
@@ -149,7 +176,7 @@ def ask(
     for position, (lowest, end) in drawn.items():
         new = torch.randint(lowest, end, (rows,), generator=generator, device=tokens.device)
         tokens[len(prompts) :, position] = new
-    return Prompts(tokens, follow_chain(task, tokens), prompts.active.repeat(questions))
+    return Prompts(tokens, follow_chain(task, tokens), prompts.active.repeat(questions), task)
 
 
 def share_query(task: CompositionTask, prompts: Prompts, other: Prompts) -> Prompts:
@@ -159,7 +186,7 @@ def share_query(task: CompositionTask, prompts: Prompts, other: Prompts) -> Prom
     place = task.positions["query"]
     tokens = prompts.tokens.clone()
     tokens[:, place] = other.tokens[:, place]
-    return Prompts(tokens, follow_chain(task, tokens), prompts.active)
+    return Prompts(tokens, follow_chain(task, tokens), prompts.active, task)
 
 
 def redraw_unvisited(
@@ -188,7 +215,7 @@ def share_argument(task: CompositionTask, prompts: Prompts, other: Prompts, hop:
         raise ValueError(f"z_{hop} is not one of the functions: use 1 … {task.hops}")
     place = visited_position(task, prompts, hop - 1)
     tokens = prompts.tokens.scatter(1, place[:, None], other.chain[:, hop - 1, None])
-    return Prompts(tokens, follow_chain(task, tokens), prompts.active)
+    return Prompts(tokens, follow_chain(task, tokens), prompts.active, task)
 
 
 def follow_chain(
@@ -302,7 +329,7 @@ def counterfactual(
 
     return CounterfactualPairs(
         clean=clean,
-        corrupted=Prompts(corrupted, follow_chain(task, corrupted), clean.active),
-        off_path=Prompts(off_path, follow_chain(task, off_path), clean.active),
+        corrupted=Prompts(corrupted, follow_chain(task, corrupted), clean.active, task),
+        off_path=Prompts(off_path, follow_chain(task, off_path), clean.active, task),
         rows=rows,
     )

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 FULL_KINDS = ("full",)
 """Layers that attend to every earlier position with a softmax."""
 
-LINEAR_KINDS = (
+LINEAR_KINDS: tuple[str, ...] = (
     "linear",
     "retnet",
     "gla",

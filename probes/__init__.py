@@ -3,8 +3,10 @@
 from probes.activations import activation_reader, residual_stream
 from probes.attribution import agreement, attribution
 from probes.back_patching import back_patch
+from probes.circuit import Circuit, circuit
 from probes.folding import folded
 from probes.gating import gate, gated_attention
+from probes.hop_map import HopMap, hop_map
 from probes.interchange import (
     Interchange,
     InterchangePairs,
@@ -24,6 +26,8 @@ from probes.sites import Site, grid, read
 from probes.subspace import align, subspace_interchange
 
 __all__ = [
+    "Circuit",
+    "HopMap",
     "HopProbes",
     "Interchange",
     "InterchangePairs",
@@ -40,6 +44,7 @@ __all__ = [
     "attribution",
     "back_patch",
     "carry_or_look_up",
+    "circuit",
     "correctness",
     "entry_contents",
     "first_hop",
@@ -49,6 +54,7 @@ __all__ = [
     "gate",
     "gated_attention",
     "grid",
+    "hop_map",
     "interchange",
     "interchange_at",
     "interchange_controls",

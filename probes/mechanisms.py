@@ -19,10 +19,10 @@ from composition.sampling import (
     Prompts,
     apply_function,
     redraw_unvisited,
-    visited_position,
 )
 from probes.activations import residual_sites
 from probes.frames import by_position, tidy
+from probes.hop_map import at_visited_entries
 from probes.interchange import (
     Interchange,
     InterchangePairs,
@@ -118,14 +118,8 @@ def entry_contents(
         ValueError: hop outside `1 … L`, or a task too small to tell hypotheses apart.
     """
     drawn = entry_pairs(task, hop, pairs, torch.Generator().manual_seed(seed))
-    place = task.positions[f"z{hop}"]
-    visited = visited_position(task, drawn.base, hop)
-    hits = torch.zeros(())
-    for position in range(place.start, place.stop):
-        rows = (visited == position).nonzero()[:, 0]
-        if len(rows):
-            shares = interchange_at(model, drawn[rows], residual_sites(model, position))
-            hits = hits + shares * len(rows)
+    found = at_visited_entries(model, task, drawn, hop).values()
+    hits = torch.stack([shares * count for shares, count in found]).sum(0)
     shares = hits / len(drawn)
     return EntryContents(hop, shares[:, :-1], shares[:, -1])
 
