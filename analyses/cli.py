@@ -49,7 +49,6 @@ def run(
     say = Output(as_json=as_json, quiet=quiet)
     with one_line_errors():
         from analyses.family import FIGURE_FILE, REPORT_FILE, default_family, run_family
-        from analyses.progress_bar import family_bars
         from analyses.setting import setting
         from analyses.tables import verdict_table
         from analyses.workers import processes
@@ -57,8 +56,8 @@ def run(
         family = default_family(steps=steps, seed=seed)
         count = min(processes(workers), len(family.arms))
         say.note(setting([seed], threads=1, processes=count))
-        with say.bars(), family_bars(list(family.arms), steps) as tell:
-            result = run_family(family, out, workers=workers, report=tell)
+        with say.bars():
+            result = run_family(family, out, workers=workers)
         say.answer(
             lambda: result.model_dump_json(indent=2),
             *([verdict_table(result.runs)] if result.runs else []),

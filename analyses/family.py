@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,6 +11,7 @@ from pydantic import BaseModel, ConfigDict
 from analyses.differences import first_difference
 from analyses.figures import staircase, to_png
 from analyses.frames import family_frame
+from analyses.progress_bar import family_bars
 from analyses.recipe import TrainingRecipe
 from analyses.report import Report as ReportPage
 from analyses.report import Reported, render_report
@@ -101,7 +103,8 @@ def run_family(
 
     Args:
         workers: processes; one a core if None, never more than arms.
-        report: called in this process with an arm's name and progress, now and then.
+        report: called in this process with an arm's name and progress, now and then, in place of
+            progress bars.
 
     Raises:
         CheckpointError: the directory holds another family, or files that are not a run's.
@@ -113,11 +116,13 @@ def run_family(
     jobs = {
         name: Job(config, family.recipe, directory / name) for name, config in family.arms.items()
     }
-    for name, ended in run_all(jobs, workers=workers, report=report):
-        if isinstance(ended, Failure):
-            failed[name] = ended.message
-        else:
-            runs[name] = ended
+    bars = family_bars(list(jobs), family.recipe.steps) if report is None else nullcontext(report)
+    with bars as tell:
+        for name, ended in run_all(jobs, workers=workers, report=tell):
+            if isinstance(ended, Failure):
+                failed[name] = ended.message
+            else:
+                runs[name] = ended
     in_order = {name: runs[name] for name in family.arms if name in runs}
     result = FamilyResult(family=family, runs=in_order, failed=failed)
     write_family(result, directory)

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-from rich.console import Console
-
 from analyses.recipe import Progress
 from probes.bars import Bars
 
@@ -36,16 +34,10 @@ def describe(progress: Progress) -> str:
 
 
 @contextmanager
-def family_bars(
-    names: Sequence[str], steps: int, console: Console | None = None
-) -> Iterator[Callable[[str, Progress], None]]:
-    """A bar for each run of a family.
-
-    Args:
-        console: as for `Bars`.
-    """
-    with Bars(console) as bars:
-        width = max(map(len, names))
+def family_bars(names: Sequence[str], steps: int) -> Iterator[Callable[[str, Progress], None]]:
+    """A bar for each run of a family, to be told a run's name and progress."""
+    with Bars() as bars:
+        width = max(map(len, names), default=0)
         for name in names:
             bars.add(f"{name:{width}}", steps)
 

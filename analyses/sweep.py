@@ -21,6 +21,7 @@ from analyses.runs import RESULT_FILE, RunResult, read_finished
 from analyses.workers import Failure, Job, Report, processes, run_all
 from architectures import CheckpointError
 from architectures.checkpoints import read_json, visible_files, write_atomically, write_json
+from probes.bars import Bars
 
 GRID_FILE, RESULTS_FILE = "grid.json", "results.parquet"
 RUNS, ERRORS = "runs", "errors"
@@ -50,7 +51,8 @@ def run_sweep(
     Args:
         workers: processes on this machine, one thread each; one a core if None.
         report: told a run's name and progress while it goes on.
-        ended: told when a run is over, at once of those that were so before.
+        ended: told when a run is over, at once of those that were so before; without it and
+            `report` a progress bar is shown.
         runner: what makes the runs instead of this machine's processes, such as
             `analyses.ray_runner.on_ray()`.
 
@@ -64,7 +66,7 @@ def run_sweep(
     """
     directory, points, workers = Path(directory).resolve(), grid.points(), processes(workers)
     check_ours(directory)
-    with alone_in(directory):
+    with alone_in(directory), Bars() as bars:
         _claim(directory, grid)
         jobs = {
             point.name: Job(
@@ -74,11 +76,15 @@ def run_sweep(
         }
         results: dict[str, RunResult | Failure] = {}
 
+        bars.add("runs", len(points))
+
         def over(name: str, result: RunResult | Failure, found: bool = False) -> None:
             results[name] = result
             _keep_error(directory / ERRORS / f"{name}.txt", result)
             if ended is not None:
                 ended(name, result, found)
+            elif report is None:
+                bars.tell("runs", len(results), name)
 
         there = {name for name, job in jobs.items() if (job.directory / RESULT_FILE).exists()}
         for name in there:

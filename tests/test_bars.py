@@ -13,7 +13,7 @@ from analyses.progress_bar import family_bars
 from analyses.recipe import Progress
 from architectures import ModelConfig
 from composition import CompositionTask
-from probes.bars import Bars, is_terminal, shown_on
+from probes.bars import Bars, hide_bars, is_terminal, shown_on
 from tests.terminal import drained, screen
 
 TASK = CompositionTask(start_domain=3, branching=(3,))
@@ -114,6 +114,15 @@ def test_bars_within_bars_are_part_of_them():
     assert inner.file.getvalue() == "later: 1 of 1\n"
 
 
+def test_a_process_that_reports_to_another_one_shows_nothing(capfd):
+    with shown_on(Console(stderr=True)):
+        hide_bars()
+        with Bars() as bars:
+            bars.add("part", 1)
+            bars.tell("part", 1)
+    assert capfd.readouterr() == ("", "")
+
+
 def test_training_is_shown_where_one_says_and_nowhere_if_one_says_so(capfd):
     log = Console(file=io.StringIO())
     with shown_on(log):
@@ -133,7 +142,7 @@ def test_training_is_shown_where_one_says_and_nowhere_if_one_says_so(capfd):
 
 def test_runs_of_a_family_have_a_bar_each_and_a_line_if_there_is_news():
     log = Console(file=io.StringIO())
-    with family_bars(["full", "early-linear"], 100, log) as tell:
+    with shown_on(log), family_bars(["full", "early-linear"], 100) as tell:
         tell("early-linear", Progress(step=10, level=2, by_hops=(0.5, None)))
     assert log.file.getvalue().splitlines() == [
         "early-linear: 10 of 100, level 2, accuracy by hops 1:0.50",

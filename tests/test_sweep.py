@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -25,6 +26,7 @@ from analyses.sweep_progress import SweepProgress
 from analyses.workers import Failure, Job, run_all
 from architectures import CheckpointError, HookedStack, ModelConfig
 from composition import CompositionTask
+from probes.bars import shown_on
 
 GRID = Grid(
     base={
@@ -71,6 +73,16 @@ def test_a_sweep_has_a_row_a_run_with_all_that_was_measured(swept):
         ]
         assert row["length"] == 3 + 9 + 2
         assert row["size_exponent"] == result.trace.size_condition.log10_length_needed
+
+
+@pytest.mark.slow
+def test_a_sweep_that_nobody_follows_shows_a_bar(swept):
+    directory, _ = swept
+    log = a_log()
+    with shown_on(log):
+        run_sweep(GRID, directory)
+        run_sweep(GRID, directory, ended=lambda *_: None)
+    assert re.fullmatch(r"runs: 4 of 4, (early|late)_seed=[01]\n", log.file.getvalue())
 
 
 @pytest.mark.slow

@@ -194,4 +194,4 @@ def test_another_task_is_refused():
 
 def test_the_progress_bar_tells_accuracy_by_hops(capsys):
     train(CONFIG, TASK, QUICK)
-    assert "accuracy by hops" in capsys.readouterr().out
+    assert "accuracy by hops" in capsys.readouterr().err
