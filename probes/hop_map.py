@@ -8,6 +8,7 @@ exchanged between prompts that both visit the same one.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from jaxtyping import Float, Int
@@ -16,12 +17,16 @@ from torch import Tensor, nn
 from composition import CompositionTask
 from composition.sampling import visited_position
 from probes.activations import residual_sites
+from probes.frames import tidy
 from probes.interchange import (
     InterchangePairs,
     entry_pairs,
     interchange_at,
     interchange_pairs,
 )
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 @dataclass(frozen=True)
@@ -48,6 +53,16 @@ class HopMap:
         """
         shares = self.follows[:, layer, position].nan_to_num(0.0)
         return int(shares.argmax()) if shares.max() > threshold else None
+
+    def to_frame(self) -> pd.DataFrame:
+        """A row for each hop, layer and position.
+
+        Columns: `hop`, `layer` (0 is the embedding), `position`, `follows` (missing where it was
+        not measured), `pairs`.
+        """
+        hops, layers, positions = self.follows.shape
+        axes = {"hop": range(hops), "layer": range(layers), "position": range(positions)}
+        return tidy(axes, {"follows": self.follows, "pairs": self.pairs})
 
     def visited(self, hop: int) -> Float[Tensor, "hop layer"]:
         """`follows` at the visited entry of `z_hop`, all of its entries together.

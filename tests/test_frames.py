@@ -15,7 +15,7 @@ from analyses.recipe import Progress
 from analyses.tracing import LayerTrace, Measured
 from architectures import ModelConfig, hand_set_model
 from composition import CompositionTask
-from probes import HopProbes, Interchange, PatchSweep, Site
+from probes import HopMap, HopProbes, Interchange, PatchSweep, Site
 from probes.back_patching import BackPatch
 from probes.frames import site_columns, tidy
 from probes.lens import TunedLens
@@ -223,6 +223,16 @@ def test_back_patches_have_a_row_for_each_way_back():
     assert list(zip(frame["source"], frame["target"], strict=True)) == ways
     same(whole(frame, (6,), "accuracy"), accuracy[tuple(zip(*ways, strict=True))])
     assert set(frame["unpatched"]) == {0.25}
+
+
+def test_hop_maps():
+    task, shape = TASKS["L=2"], (3, 4, TASKS["L=2"].length)
+    found = HopMap(task, drawn(shape, 0), torch.arange(task.length))
+    frame = found.to_frame()
+    assert list(frame) == ["hop", "layer", "position", "follows", "pairs"]
+    cells(frame, {name: range(size) for name, size in zip(frame, shape, strict=False)})
+    same(whole(frame, shape, "follows"), found.follows)
+    same(whole(frame, shape, "pairs")[0, 0], found.pairs)
 
 
 def test_lenses_and_alignments():
