@@ -84,14 +84,15 @@ def render_report(report: Report, told: Callable[[str], None] | None = None) -> 
             if told is not None:
                 told(run.name)
             sections.append(_section(run))
-    first = report.runs[0].result
+    first, rows = report.runs[0].result, [*report.runs, *report.more]
     return environment.get_template("report.html").render(
         report=report,
-        rows=[*report.runs, *report.more],
+        rows=rows,
         sections=sections,
-        verdict=verdict([*report.runs, *report.more], report.failed),
+        verdict=verdict(rows, report.failed),
         first=first,
         task=first.trace.config.task,
+        one_task=len({run.result.trace.config.task for run in rows}) == 1,
         bundle=Markup(bundle_html() + drawing_html()),
         condition=first.trace.size_condition,
     )

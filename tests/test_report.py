@@ -113,7 +113,6 @@ def pixels(picture: bytes) -> np.ndarray:
 def test_every_viewer_is_drawn_and_nothing_is_complained_of(chromium, page, width):
     shown = Shown(chromium, page, width)
     inside = shown.drawn()
-    shown.keep(f"report-{width}")
     assert shown.said == []
     assert [url for url in shown.asked if not url.startswith(("file:", "data:"))] == []
     assert inside.evaluate("document.documentElement.scrollWidth") <= width
@@ -131,8 +130,9 @@ def test_every_viewer_is_drawn_and_nothing_is_complained_of(chromium, page, widt
             colors, counts = np.unique((seen * 255).astype(int), axis=0, return_counts=True)
             assert len(colors) > 8, (number, head)
             grey = (np.ptp(colors, axis=1) == 0) & (colors[:, 0] < 250)
-            assert counts[grey].sum() > 0.2 * len(seen), "what is masked is grey"
+            assert counts[grey].sum() > 0.1 * len(seen), "what is masked is grey"
             assert counts[np.ptp(colors, axis=1) > 8].sum() > 0.001 * len(seen), "and some is not"
+    shown.keep(f"report-{width}")  # last: the window it needs makes charts draw anew
 
 
 def test_the_brightest_cell_is_where_the_model_looks(chromium, tmp_path):
@@ -231,7 +231,7 @@ def test_the_page_is_small_whole_and_says_the_verdict_first(page):
     assert "Against the prediction, past the bound: late-linear after layer 2" in html
     assert "3 of 4 runs" not in html
     assert "2 of 4 runs learned the task" in html
-    for needed in ("size condition", "(Hdp)^1024", "[H] Theorem 1.1", "hoptrace run", '"seed": 0'):
+    for needed in ("size condition", "(Hdp)^1024", "[H] Theorem 1.1", "hoptrace run", "seed 0"):
         assert needed in html
     assert "http" not in html, "the report asks nothing of the network"
     images = re.findall(r"<img[^>]*>", html)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 from jaxtyping import Float
+from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap
 
 from analyses.figures import CAUSAL, PROBE, SHADES, Picture
@@ -146,7 +147,7 @@ def _node_name(node: Node, found: Circuit) -> str:
     return node.part if node.part != "mlp" else f"{node.layer} MLP"
 
 
-def _arrow(axes, edge: Edge, x: float, y: float, to_x: float, to_y: float) -> None:  # type: ignore[no-untyped-def]
+def _arrow(axes: Axes, edge: Edge, x: float, y: float, to_x: float, to_y: float) -> None:
     color = HOP_COLORS[edge.hop % len(HOP_COLORS)]
     # A path past other layers at its own position bends around them.
     bend = 0.35 if x == to_x and to_y - y > 1 else 0.0
@@ -158,7 +159,8 @@ def _arrow(axes, edge: Edge, x: float, y: float, to_x: float, to_y: float) -> No
         },
     )  # fmt: skip
     axes.text(
-        (x + to_x) / 2 + bend * 0.5 * (to_y - y) * 0.5, (y + to_y) / 2,
-        f"$i_{edge.hop}$ {edge.weight:.2f}", color=color, fontsize=8, ha="center", va="center",
-        zorder=5, bbox={"boxstyle": "round,pad=0.1", "fc": "white", "ec": "none", "alpha": 0.9},
+        (x + to_x) / 2 + bend * 0.25 * (to_y - y), (y + to_y) / 2,
+        f"$i_{edge.hop}$ {edge.weight:.2f}",
+        color=color, fontsize=8, ha="left" if bend else "center", va="center", zorder=5,
+        bbox={"boxstyle": "round,pad=0.1", "fc": "white", "ec": "none", "alpha": 0.9},
     )  # fmt: skip
