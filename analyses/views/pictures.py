@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from jaxtyping import Float
@@ -16,6 +16,10 @@ from probes.hop_map import HopMap
 TWO_ENDS = LinearSegmentedColormap.from_list("two ends", [PROBE, "#ffffff", CAUSAL])
 HOP_COLORS = ("#5b5b5b", "#0b5cad", "#d1661a", "#2a7f3f", "#8a3ea8", "#a8323e")
 """Of `i_0`, `i_1`, …; told apart in print too, since every line says its hop."""
+
+
+COLUMN, ROW = 1.9, 1.05
+"""Inches between positions and between layers in the picture of a circuit."""
 
 
 def heads_picture(
@@ -104,13 +108,13 @@ def circuit_figure(found: Circuit) -> Picture:
     nodes = sorted({node for edge in moved for node in (edge.sender, edge.receiver)})
     roles = sorted({node.role for node in nodes}, key=_role_order)
     top = max((node.layer for node in nodes), default=0)
-    figure = Picture(
-        figsize=(2.4 + 1.9 * max(len(roles), 1), 1.2 + 1.05 * (top + 1)), layout="constrained"
-    )
+    size = 2.4 + COLUMN * max(len(roles), 1), 1.2 + ROW * (top + 1)
+    figure = Picture(figsize=size, layout="constrained")
     axes = figure.subplots()
     place = {node: (roles.index(node.role), _height(node)) for node in nodes}
     for edge in moved:
-        _arrow(axes, edge, *place[edge.sender], *place[edge.receiver])
+        begin, end = place[edge.sender], place[edge.receiver]
+        _arrow(axes, edge, begin, end, _bend(begin, end, place.values()))
     for node, (x, y) in place.items():
         axes.text(
             x, y, _node_name(node, found), ha="center", va="center", fontsize=8.5, zorder=6,
@@ -147,20 +151,36 @@ def _node_name(node: Node, found: Circuit) -> str:
     return node.part if node.part != "mlp" else f"{node.layer} MLP"
 
 
-def _arrow(axes: Axes, edge: Edge, x: float, y: float, to_x: float, to_y: float) -> None:
+def _arrow(
+    axes: Axes, edge: Edge, begin: tuple[float, float], end: tuple[float, float], bend: float
+) -> None:
     color = HOP_COLORS[edge.hop % len(HOP_COLORS)]
-    # A path past other layers at its own position bends around them.
-    bend = 0.35 if x == to_x and to_y - y > 1 else 0.0
     axes.annotate(
-        "", (to_x, to_y), (x, y),
+        "", end, begin,
         arrowprops={
             "arrowstyle": "-|>", "color": color, "lw": 0.6 + 2.4 * min(edge.weight, 1.0),
             "shrinkA": 14, "shrinkB": 14, "connectionstyle": f"arc3,rad={bend}",
         },
     )  # fmt: skip
+    # The middle of matplotlib's arc, whose bend is measured on paper.
+    across, up = (end[0] - begin[0]) * COLUMN, (end[1] - begin[1]) * ROW
     axes.text(
-        (x + to_x) / 2 + bend * 0.25 * (to_y - y), (y + to_y) / 2,
+        (begin[0] + end[0]) / 2 + bend / 2 * up / COLUMN,
+        (begin[1] + end[1]) / 2 - bend / 2 * across / ROW,
         f"$i_{edge.hop}$ {edge.weight:.2f}",
-        color=color, fontsize=8, ha="left" if bend else "center", va="center", zorder=5,
+        color=color, fontsize=8, ha="center", va="center", zorder=5,
         bbox={"boxstyle": "round,pad=0.1", "fc": "white", "ec": "none", "alpha": 0.9},
     )  # fmt: skip
+
+
+def _bend(
+    begin: tuple[float, float], end: tuple[float, float], places: Iterable[tuple[float, float]]
+) -> float:
+    """How far an arrow bends: around nodes that stand in its way, else not at all."""
+    a, b = np.array(begin), np.array(end)
+    way = b - a
+    for place in places:
+        along = np.dot(np.array(place) - a, way) / np.dot(way, way)
+        if 0.01 < along < 0.99 and np.linalg.norm(a + along * way - place) < 0.25:
+            return 0.4 if way[0] == 0 else -0.22
+    return 0.0
