@@ -25,6 +25,9 @@ from probes.hop_map import hop_map
 LEARNED = 0.99
 """Exact accuracy above which a task counts as learned."""
 
+ANSWERS = 0.5
+"""Exact accuracy from which on it is worth asking how answers come about."""
+
 DPI = 90
 
 
@@ -149,6 +152,11 @@ def _section(run: Reported) -> dict[str, Any]:
         prompts = task.sample(64, torch.Generator().manual_seed(0))
 
         def circuit_html() -> str:
+            if trace.accuracy < ANSWERS:
+                raise ValueError(
+                    f"{100 * trace.accuracy:.1f} % of the answers are right, and a circuit of "
+                    f"wrong ones says little; it is drawn from {100 * ANSWERS:.0f} % on"
+                )
             found = circuit(model, task, chains=8, prompts=8)
             words = "; ".join(found.sentences()) or "no path reaches a tenth of the effect"
             return image(circuit_figure(found), f"Circuit. {words}.")

@@ -162,6 +162,7 @@ def same_rows(rows, frame):
 
 
 def test_rows_of_a_frame_keep_every_digit_and_know_what_is_missing():
+    nested = np.array([np.array([1.0]), np.array([])], dtype=object)
     frame = pd.DataFrame(
         {
             "number": [0.1 + 0.2, float("nan")],
