@@ -235,7 +235,8 @@ def test_the_page_is_small_whole_and_says_the_verdict_first(page):
         assert needed in html
     assert "http" not in html, "the report asks nothing of the network"
     images = re.findall(r"<img[^>]*>", html)
-    assert len(images) >= 4 * (4 + 3)
+    assert len(images) == 4 * (3 + 3) + 3  # steps, heatmaps, hop map, layers; circuits
+    assert "Not shown: 4.9 % of the answers are right" in html
     assert all(re.search(r'alt="[^"]{20,}"', image) for image in images)
     assert len(images) == len(set(images)), "no picture is shown twice"
     identifiers = re.findall(r'\bid="([^"]+)"', html)
