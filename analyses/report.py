@@ -152,9 +152,9 @@ def _section(run: Reported) -> dict[str, Any]:
         prompts = task.sample(64, torch.Generator().manual_seed(0))
 
         def circuit_html() -> str:
-            if trace.accuracy < ANSWERS:
+            if run.result.accuracy < ANSWERS:
                 raise ValueError(
-                    f"{100 * trace.accuracy:.1f} % of the answers are right, and a circuit of "
+                    f"{100 * run.result.accuracy:.1f} % of the answers are right, and a circuit of "
                     f"wrong ones says little; it is drawn from {100 * ANSWERS:.0f} % on"
                 )
             found = circuit(model, task, chains=8, prompts=8)
