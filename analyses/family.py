@@ -14,12 +14,11 @@ from analyses.frames import family_frame
 from analyses.progress_bar import family_bars
 from analyses.recipe import TrainingRecipe
 from analyses.report import Report as ReportPage
-from analyses.report import Reported, render_report
+from analyses.report import Reported, model_in, render_report
 from analyses.runs import RunResult
 from analyses.workers import Failure, Job, Report, processes, run_all
-from architectures import CheckpointError, ModelConfig, load_model
+from architectures import CheckpointError, ModelConfig
 from architectures.checkpoints import (
-    WEIGHTS_FILE,
     read_json,
     visible_files,
     write_atomically,
@@ -141,10 +140,7 @@ def write_family(result: FamilyResult, directory: Path) -> None:
 
 def family_report(result: FamilyResult, directory: Path) -> ReportPage:
     """What the report of a family is made of; its models are those in the directory."""
-    runs = []
-    for name, run in result.runs.items():
-        there = (directory / name / WEIGHTS_FILE).exists()
-        runs.append(Reported(name, run, load_model(directory / name) if there else None))
+    runs = [Reported(name, run, model_in(directory / name)) for name, run in result.runs.items()]
     recipe = result.family.recipe
     again = "shell", f"hoptrace run --seed {recipe.seed} --steps {recipe.steps}"
     if result.family != default_family(steps=recipe.steps, seed=recipe.seed):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Literal
 
 import numpy as np
@@ -93,10 +93,19 @@ def describe_steps(name: str, trace: ProgressTrace) -> str:
     """One trace's steps in words."""
     layers = trace.layers[1:]
     return (
-        f"{name}: causal hop after each layer {[layer.causal_hop for layer in layers]}, "
-        f"probe hop {[layer.probe_hop for layer in layers]}, allowed "
-        f"{[f'{layer.lower}-{layer.upper}' for layer in layers]}."
+        f"{name}: causal hop after each layer {_listed(layer.causal_hop for layer in layers)}; "
+        f"probe hop {_listed(layer.probe_hop for layer in layers)}; allowed "
+        f"{_listed(_bounds(layer) for layer in layers)}."
     )
+
+
+def _listed(values: Iterable[object]) -> str:
+    return ", ".join(map(str, values))
+
+
+def _bounds(layer: LayerTrace) -> str:
+    one = layer.lower == layer.upper
+    return str(layer.lower) if one else f"{layer.lower} to {layer.upper}"
 
 
 def describe_heatmaps(trace: ProgressTrace) -> str:

@@ -6,6 +6,7 @@ import base64
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,7 +19,9 @@ from analyses.views.attention import attention_view
 from analyses.views.effects import effect_view
 from analyses.views.pictures import circuit_figure, describe_hop_map, hop_map_figure
 from analyses.views.viewers import bundle_html, drawing_html
-from architectures import HookedStack
+from architectures import HookedStack, load_model
+from architectures.checkpoints import WEIGHTS_FILE
+from composition.sampling import CounterfactualPairs
 from probes.circuit import circuit
 from probes.hop_map import hop_map
 
@@ -67,6 +70,11 @@ class Report:
     note: str = ""
 
 
+def model_in(directory: Path) -> HookedStack | None:
+    """The trained model of a run, or None where its weights are gone."""
+    return load_model(directory) if (directory / WEIGHTS_FILE).exists() else None
+
+
 def render_report(report: Report, told: Callable[[str], None] | None = None) -> str:
     """The page as HTML.
 
@@ -77,7 +85,11 @@ def render_report(report: Report, told: Callable[[str], None] | None = None) -> 
         ValueError: a report without a single finished run.
     """
     if not report.runs:
-        raise ValueError("no run is finished, so there is nothing to report yet")
+        name, error = next(iter(report.failed.items()), ("", ""))
+        reason = f" ({name} failed: {error})" if name else ""
+        raise ValueError(
+            f"no run is finished, so there is nothing to report{reason}; start it again"
+        )
     environment = Environment(
         loader=PackageLoader("analyses"), autoescape=True, trim_blocks=True, lstrip_blocks=True
     )
@@ -122,7 +134,8 @@ def verdict(runs: Sequence[Reported], failed: Mapping[str, str]) -> list[str]:
         f"{len(learned)} of {len(runs)} runs learned the task (exact accuracy above {LEARNED}): "
         f"{_some(learned)}."
         if learned
-        else f"None of {len(runs)} runs learned the task (exact accuracy above {LEARNED})."
+        else f"{'No run' if len(runs) > 1 else 'The run has not'} learned the task (exact accuracy "
+        f"above {LEARNED})."
     )
     if behind:
         said.append(f"Short of the lower bound, after some layer: {_some(behind)}.")
@@ -159,15 +172,16 @@ def _section(run: Reported) -> dict[str, Any]:
                 )
             found = circuit(model, task, chains=8, prompts=8)
             words = "; ".join(found.sentences()) or "no path reaches a tenth of the effect"
-            return image(circuit_figure(found), f"Circuit. {words}.")
+            return wide(image(circuit_figure(found), f"Circuit. {words}."), "Circuit")
 
         def hop_map_html() -> str:
             found = hop_map(model, task, pairs=256)
-            return image(hop_map_figure(found), f"Hop map. {describe_hop_map(found)}")
+            words = f"Hop map. {describe_hop_map(found)}"
+            return wide(image(hop_map_figure(found), words), "Hop map")
 
         def effect_html() -> str:
             pairs = task.counterfactual(prompts, 1, torch.Generator().manual_seed(0))
-            return effect_view(model, pairs).html
+            return effect_view(model, pairs, row=answered(model, pairs)).html
 
         views = [
             ("Who moves which hop where", CIRCUIT, _or_reason(circuit_html)),
@@ -190,12 +204,13 @@ def _section(run: Reported) -> dict[str, Any]:
 CIRCUIT = (
     "Path patching between components at the positions the chain visits. An arrow is a direct "
     "path: the share of the answer it alone brings back after an entry of the chain was changed, "
-    "and the last hop whose value goes along it. Mean over 8 chains; paths under 0.1 are left out."
+    "and the hop whose value goes along it, as far as "
+    "one can tell: of those worth about as much the last. 8 chains; paths under 0.1 are left out."
 )
 HOP_MAP = (
     "Share of pairs that go on from a donor prompt’s value when the residual at that position "
     "and layer is the donor’s. Entries are compared where both prompts visit them; grey is not "
-    "measured."
+    "measured. An entry’s cell is of those of 256 pairs that visit it, which may be a few."
 )
 ATTENTION = (
     "Patterns of full layers, and the exact effective attention of linear ones, which may be "
@@ -215,6 +230,31 @@ def image(figure: Picture, words: str) -> str:
     """A figure inside the page, with words for those who cannot see it."""
     data = base64.b64encode(to_png(figure, words, dpi=DPI)).decode()
     return Markup('<img src="data:image/png;base64,{}" alt="{}">').format(data, words)
+
+
+def wide(picture: str, name: str) -> str:
+    """A picture that scrolls sideways where the page is too narrow for it to be read."""
+    return Markup(
+        '<div class="scroll wide" tabindex="0" role="region" aria-label="{}">{}</div>'
+    ).format(name, Markup(picture))
+
+
+@torch.no_grad()
+def answered(model: HookedStack, pairs: CounterfactualPairs) -> int:
+    """The first pair of which the model answers both prompts right.
+
+    Raises:
+        ValueError: there is none: of a wrong answer no part can be brought back.
+    """
+    right = torch.ones(len(pairs), dtype=torch.bool)
+    for side in (pairs.clean, pairs.corrupted):
+        right &= model(side.tokens)[:, -1].argmax(-1) == side.answer
+    if not right.any():
+        raise ValueError(
+            f"of {len(pairs)} prompts and their twins it answers none right, and of a wrong answer "
+            "nothing can be brought back"
+        )
+    return int(right.float().argmax())
 
 
 def _some(names: Sequence[str], most: int = 8) -> str:

@@ -6,12 +6,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 from analyses.family import FAMILY_FILE, PROGRESS_FILE, FamilyResult, family_report
-from analyses.report import Report, Reported, render_report
+from analyses.report import Report, Reported, model_in, render_report
 from analyses.runs import RESULT_FILE, RunResult, read_result
 from analyses.sweep import GRID_FILE, RUNS, read_sweep
 from analyses.zoo import trained_directory, trained_names
-from architectures import CheckpointError, load_model
-from architectures.checkpoints import WEIGHTS_FILE, read_json, write_atomically
+from architectures import CheckpointError
+from architectures.checkpoints import read_json, write_atomically
 
 REPORT_FILE = "report.html"
 
@@ -35,6 +35,7 @@ def write_report(
 
     Raises:
         CheckpointError: nothing there that can be reported.
+        ValueError: runs that have all failed.
     """
     directory = Path(directory)
     shipped = not directory.exists() and str(directory) in trained_names()
@@ -50,15 +51,21 @@ def report_of(directory: Path) -> Report:
     """What the report of a directory is made of.
 
     Raises:
-        CheckpointError: it holds neither a finished run, nor a family, nor a sweep.
+        CheckpointError: it holds neither a finished run, nor a family, nor a sweep, or those are
+            not at their end.
     """
+    directory = directory.resolve()  # "." has no name
     if (directory / FAMILY_FILE).exists():
+        if not (directory / PROGRESS_FILE).exists():
+            raise CheckpointError(
+                f"{directory} is not at its end: no {PROGRESS_FILE}; start the same run again"
+            )
         return family_report(read_json(FamilyResult, directory / PROGRESS_FILE), directory)
     if (directory / GRID_FILE).exists():
         return _of_sweep(directory)
     if (directory / RESULT_FILE).exists():
         result = read_result(directory)
-        run = Reported(directory.name, result, load_model(directory))
+        run = Reported(directory.name, result, model_in(directory))
         return Report(
             f"{directory.name}: how many hops does each layer make?", [run], _rerun(result)
         )
@@ -80,7 +87,7 @@ def _of_sweep(directory: Path) -> Report:
     runs = {}
     for name in finished["name"]:
         place = directory / RUNS / name
-        model = load_model(place) if name in shown and (place / WEIGHTS_FILE).exists() else None
+        model = model_in(place) if name in shown else None
         runs[name] = Reported(name, read_result(place), model)
     left = len(chosen) - len(shown)
     note = "Sections show one run an arm, that of median accuracy"

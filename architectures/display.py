@@ -33,7 +33,7 @@ def stack_html(config: ModelConfig, parameters: int) -> str:
         f"n = {', '.join(map(str, task.branching))}; prompts of {task.length} tokens"
     )
     return (
-        f'<div role="img" aria-label="A stack, last layer first: {escape(words)}" '
+        f'<div role="group" aria-label="A stack of {escape(", ".join(config.schedule))}" '
         f'style="display:inline-block;font-size:.9em">{"".join(boxes)}'
         f'<div style="opacity:.8">{escape(words)}</div></div>'
     )

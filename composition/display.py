@@ -12,7 +12,7 @@ from itertools import groupby
 
 from composition.task import CompositionTask, Entry
 
-BLUE, ORANGE = "11, 92, 173", "209, 102, 26"
+BLUE, ORANGE = (11, 92, 173), (176, 79, 12)
 """Of positive and negative shades: told apart by people who confuse red and green."""
 
 CELL = "padding:1px 5px;text-align:center;min-width:1.6em;border:1px solid rgba(128,128,128,.35);"
@@ -98,6 +98,16 @@ def _visited(task: CompositionTask, tokens: Sequence[int], chain: Sequence[int])
     return found
 
 
+def _shaded(color: tuple[int, int, int], strength: float) -> str:
+    """The colour on white, and text on it that is read on light pages and on dark ones."""
+    mixed = [round(255 + (part - 255) * strength) for part in color]
+    # WCAG's relative luminance; at 0.18 black and white text have the same contrast, 4.6.
+    linear = [((part / 255 + 0.055) / 1.055) ** 2.4 for part in mixed]
+    light = 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+    text = "#000" if light > 0.18 else "#fff"
+    return f"background:rgb({mixed[0]}, {mixed[1]}, {mixed[2]});color:{text};"
+
+
 def _cell(label: str, visited: bool, shade: float | None, span: int) -> str:
     if " -> " in label:
         shown = label.rpartition(" -> ")[2]
@@ -108,8 +118,7 @@ def _cell(label: str, visited: bool, shade: float | None, span: int) -> str:
     tip, style = label, CELL + (VISITED if visited else "")
     if shade is not None:
         strength = min(abs(shade), 1.0)
-        style += f"background:rgba({BLUE if shade >= 0 else ORANGE}, {0.8 * strength:.2f});"
         tip += f": {shade:+.2f}"
-        if strength > 0.55:
-            style += "color:#fff;"
+        if strength > 0.02:
+            style += _shaded(BLUE if shade >= 0 else ORANGE, strength)
     return f'<td colspan="{span}" style="{style}" title="{escape(tip)}">{escape(shown)}</td>'

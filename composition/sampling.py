@@ -100,6 +100,22 @@ class CounterfactualPairs:
     off_path: Prompts
     rows: Int[Tensor, " kept"]
 
+    def __len__(self) -> int:
+        return len(self.clean)
+
+    def __getitem__(self, rows: slice | Tensor) -> CounterfactualPairs:
+        """The pairs at `rows` (a slice, a mask or indices)."""
+        return CounterfactualPairs(
+            self.clean[rows], self.corrupted[rows], self.off_path[rows], self.rows[rows]
+        )
+
+    def to(self, device: torch.device | str) -> CounterfactualPairs:
+        """The same pairs on another device."""
+        clean, corrupted, off_path = (
+            side.to(device) for side in (self.clean, self.corrupted, self.off_path)
+        )
+        return CounterfactualPairs(clean, corrupted, off_path, self.rows.to(device))
+
 
 def sample(
     task: CompositionTask,

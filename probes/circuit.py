@@ -18,14 +18,21 @@ from torch import Tensor, nn
 
 from composition import CompositionTask
 from composition.sampling import CounterfactualPairs, Prompts, redraw_unvisited, visited_position
-from probes.metrics import logit_difference
+from probes.metrics import Metric, logit_difference
 from probes.patching import patch_sweep
 from probes.paths import path_sweep
-from probes.running import hook_point
+from probes.running import answer_logits, device_of, hook_point
 from probes.sites import Site, n_layers
 
 if TYPE_CHECKING:
     import pandas as pd
+
+
+ALMOST = 0.8
+"""Share of a path's largest weight from which on another hop's is as large."""
+
+TRIES = 100
+"""Chains drawn anew before it is given up that a change of them shows."""
 
 
 @dataclass(frozen=True, order=True)
@@ -56,9 +63,9 @@ class Edge:
     """A direct path, and what it is worth when the entry that gives `i_hop` was changed.
 
     Attributes:
-        weight: share of the change of the logit difference that the path alone undoes; 0 for
-            nothing, 1 for all of it.
-        low, high: the middle 95 % of the weight over chains, resampled.
+        weight: share of the change of the logit difference that the path alone undoes, all chains
+            together; 0 for nothing, 1 for all of it.
+        low, high: the middle 95 % of the weight, chains drawn anew with replacement.
     """
 
     sender: Node
@@ -75,6 +82,7 @@ class Circuit:
 
     Attributes:
         schedule: kinds of the layers.
+        roles: what positions nodes can stand at, in prompt order.
         edges: every path whose weight reaches the threshold, for every hop.
         effects: by node and hop, what putting the whole node right is worth.
         threshold: below it, nodes and edges are left out.
@@ -82,6 +90,7 @@ class Circuit:
     """
 
     schedule: tuple[str, ...]
+    roles: tuple[str, ...]
     edges: tuple[Edge, ...]
     effects: dict[tuple[Node, int], float]
     threshold: float
@@ -89,15 +98,22 @@ class Circuit:
     prompts: int
 
     def moved(self) -> dict[tuple[Node, Node], Edge]:
-        """Each path once, with the last hop whose value goes along it.
+        """Each path once, with the hop whose value goes along it, as far as one can tell.
 
-        A change of an early value changes all that follow, so the last hop that a path carries is
-        the value that is on it.
+        A change of an early value changes all that follow, so a path that carries `i_l` alone is
+        worth as much for every hop up to l and nothing for later ones: of the hops that are worth
+        at least `ALMOST` of the path's most, the last is taken. Where a path carries several
+        values, that is one of them; `edges` has all.
         """
-        last: dict[tuple[Node, Node], Edge] = {}
-        for edge in sorted(self.edges, key=lambda edge: edge.hop):
-            last[edge.sender, edge.receiver] = edge
-        return last
+        by_path: dict[tuple[Node, Node], list[Edge]] = defaultdict(list)
+        for edge in self.edges:
+            by_path[edge.sender, edge.receiver].append(edge)
+        moved = {}
+        for path, edges in by_path.items():
+            most = max(edge.weight for edge in edges)
+            near = [edge for edge in edges if edge.weight >= ALMOST * most]
+            moved[path] = max(near, key=lambda edge: edge.hop)
+        return moved
 
     def sentences(self) -> list[str]:
         """The paths in words, layer by layer."""
@@ -147,26 +163,29 @@ def circuit(
     if chains < 1 or prompts < 1:
         raise ValueError(f"{chains} chains of {prompts} prompts: at least one of each is needed")
     generator = torch.Generator().manual_seed(seed)
+    device = device_of(model)
     nodes = _nodes(model, task)
     drawn = [_pinned(task, prompts, generator) for _ in range(chains)]
     edges: list[Edge] = []
     effects: dict[tuple[Node, int], float] = {}
     for hop in range(task.hops + 1):
-        pairs = [task.counterfactual(pinned, hop, generator) for pinned in drawn]
-        totals = torch.stack([_total(model, task, pair, nodes) for pair in pairs]).mean(0)
-        kept = [
-            node for node, total in zip(nodes, totals.tolist(), strict=True) if total >= threshold
-        ]
-        for node, total in zip(nodes, totals.tolist(), strict=True):
-            if total >= threshold:
-                effects[node, hop] = total
-        for (sender, receiver), weights in _paths(model, task, pairs, kept).items():
-            weight = weights.mean().item()
+        pairs = [_changed(task, drawn, chain, hop, generator).to(device) for chain in range(chains)]
+        whole = torch.stack([_whole(model, pair) for pair in pairs])
+        totals = torch.stack([_total(model, task, pair, nodes) for pair in pairs])
+        shares = (totals.sum(0) / whole.sum()).tolist()
+        kept = [node for node, share in zip(nodes, shares, strict=True) if share >= threshold]
+        effects |= {
+            (node, hop): share
+            for node, share in zip(nodes, shares, strict=True)
+            if share >= threshold
+        }
+        for (sender, receiver), changes in _paths(model, task, pairs, kept).items():
+            weight = (changes.sum() / whole.sum()).item()
             if weight >= threshold:
-                low, high = _interval(weights, generator)
+                low, high = _interval(changes, whole, generator)
                 edges.append(Edge(sender, receiver, hop, weight, low, high))
     schedule = _schedule(model)
-    return Circuit(schedule, tuple(edges), effects, threshold, chains, prompts)
+    return Circuit(schedule, _roles(task), tuple(edges), effects, threshold, chains, prompts)
 
 
 def _pinned(task: CompositionTask, count: int, generator: torch.Generator) -> Prompts:
@@ -175,16 +194,35 @@ def _pinned(task: CompositionTask, count: int, generator: torch.Generator) -> Pr
     return redraw_unvisited(task, one[torch.zeros(count, dtype=torch.int64)], generator)
 
 
+def _changed(
+    task: CompositionTask, drawn: list[Prompts], chain: int, hop: int, generator: torch.Generator
+) -> CounterfactualPairs:
+    """A chain's pairs; one of which no change of the hop shows is replaced by another chain."""
+    for _ in range(TRIES):
+        try:
+            return task.counterfactual(drawn[chain], hop, generator)
+        except ValueError:
+            drawn[chain] = _pinned(task, len(drawn[chain]), generator)
+    return task.counterfactual(drawn[chain], hop, generator)  # which says what is wrong
+
+
 def _nodes(model: nn.Module, task: CompositionTask) -> list[Node]:
-    roles = [f"z{hop}" for hop in range(task.hops, 0, -1)]
-    # Without a query the answer is read at the start: one position is one node.
-    roles += ["start", "answer"] if task.start_position != task.answer_position else ["answer"]
+    roles = _roles(task)
     nodes = [Node(0, "embedding", role) for role in roles]
     for layer in range(1, n_layers(model) + 1):
         for part, hook in (("mixer", "attn_out"), ("mlp", "mlp_out")):
             if hook_point(model, f"blocks.{layer - 1}.hook_{hook}") is not None:
                 nodes += [Node(layer, part, role) for role in roles]
     return nodes
+
+
+def _roles(task: CompositionTask) -> tuple[str, ...]:
+    """Positions of the chain, in prompt order; the answer is read at the last."""
+    roles = [role for role in task.roles if role == "start" or role.startswith("z")]
+    # Without a query the answer is read at the start: one position is one node.
+    if task.start_position == task.answer_position:
+        roles.remove("start")
+    return (*roles, "answer")
 
 
 def _position(task: CompositionTask, prompts: Prompts, role: str) -> int:
@@ -203,13 +241,27 @@ def _site(model: nn.Module, task: CompositionTask, prompts: Prompts, node: Node)
     return Site({"mixer": "attn_out", "mlp": "mlp_out"}[node.part], node.layer - 1, position)
 
 
+def _metric(pair: CounterfactualPairs) -> Metric:
+    return logit_difference(pair.clean.answer, pair.corrupted.answer)
+
+
+@torch.no_grad()
+def _whole(model: nn.Module, pair: CounterfactualPairs) -> Float[Tensor, ""]:
+    """How far the logit difference of the two runs is apart, on average."""
+    metric, rows = _metric(pair), slice(None)
+    clean, corrupted = (
+        metric(answer_logits(model, side.tokens), rows) for side in (pair.clean, pair.corrupted)
+    )
+    return (clean - corrupted).double().mean().cpu()
+
+
 def _total(
     model: nn.Module, task: CompositionTask, pair: CounterfactualPairs, nodes: Iterable[Node]
 ) -> Float[Tensor, " node"]:
-    """What putting each whole node right is worth."""
+    """The change that putting each whole node right makes."""
     sites = [_site(model, task, pair.clean, node) for node in nodes]
-    metric = logit_difference(pair.clean.answer, pair.corrupted.answer)
-    return patch_sweep(model, pair.clean.tokens, pair.corrupted.tokens, sites, metric).effect
+    clean, corrupted = pair.clean.tokens, pair.corrupted.tokens
+    return patch_sweep(model, clean, corrupted, sites, _metric(pair)).change.double().cpu()
 
 
 def _paths(
@@ -218,11 +270,10 @@ def _paths(
     pairs: Sequence[CounterfactualPairs],
     nodes: Sequence[Node],
 ) -> dict[tuple[Node, Node], Float[Tensor, " chain"]]:
-    """The weight of every direct path between the nodes and to the logits, chain by chain."""
+    """The change that every direct path between nodes and to the logits makes, chain by chain."""
     logits = Node(n_layers(model) + 1, "logits", "answer")
     found: dict[tuple[Node, Node], list[float]] = defaultdict(list)
     for pair in pairs:
-        metric = logit_difference(pair.clean.answer, pair.corrupted.answer)
         for sender in nodes:
             receivers = [
                 node for node in (*nodes, logits) if _hears(task, pair.clean, node, sender)
@@ -235,11 +286,11 @@ def _paths(
                 pair.clean.tokens,
                 _site(model, task, pair.clean, sender),
                 [_site(model, task, pair.clean, receiver) for receiver in receivers],
-                metric,
+                _metric(pair),
             )
-            for receiver, weight in zip(receivers, swept.effect.tolist(), strict=True):
-                found[sender, receiver].append(weight)
-    return {path: torch.tensor(weights) for path, weights in found.items()}
+            for receiver, change in zip(receivers, swept.change.tolist(), strict=True):
+                found[sender, receiver].append(change)
+    return {path: torch.tensor(changes).double() for path, changes in found.items()}
 
 
 def _hears(task: CompositionTask, prompts: Prompts, receiver: Node, sender: Node) -> bool:
@@ -251,11 +302,11 @@ def _hears(task: CompositionTask, prompts: Prompts, receiver: Node, sender: Node
     return there <= here if receiver.part == "mixer" else there == here
 
 
-def _interval(weights: Tensor, generator: torch.Generator) -> tuple[float, float]:
-    """The middle 95 % of the mean over chains drawn anew with replacement."""
-    rows = torch.randint(len(weights), (1000, len(weights)), generator=generator)
-    means = weights[rows].mean(1)
-    return means.quantile(0.025).item(), means.quantile(0.975).item()
+def _interval(changes: Tensor, whole: Tensor, generator: torch.Generator) -> tuple[float, float]:
+    """The middle 95 % of the weight over chains drawn anew with replacement."""
+    rows = torch.randint(len(whole), (1000, len(whole)), generator=generator)
+    shares = changes[rows].sum(1) / whole[rows].sum(1)
+    return shares.quantile(0.025).item(), shares.quantile(0.975).item()
 
 
 def _schedule(model: nn.Module) -> tuple[str, ...]:

@@ -24,6 +24,7 @@ from probes.interchange import (
     interchange_at,
     interchange_pairs,
 )
+from probes.running import device_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -94,13 +95,14 @@ def hop_map(model: nn.Module, task: CompositionTask, *, pairs: int = 512, seed: 
     layers = len(residual_sites(model, 0))
     follows = torch.full((task.hops + 1, layers, task.length), float("nan"), dtype=torch.float64)
     counts = torch.zeros(task.length, dtype=torch.int64)
-    drawn = interchange_pairs(task, pairs, generator)
+    device = device_of(model)
+    drawn = interchange_pairs(task, pairs, generator).to(device)
     for position in task.traced_positions.values():
         shares = interchange_at(model, drawn, residual_sites(model, position))
         follows[:, :, position] = shares[:, :-1].T.cpu()
         counts[position] = len(drawn)
     for hop in range(1, task.hops + 1):
-        drawn = entry_pairs(task, hop, pairs, generator)
+        drawn = entry_pairs(task, hop, pairs, generator).to(device)
         for position, (shares, count) in at_visited_entries(model, task, drawn, hop).items():
             follows[hop:, :, position] = shares[:, :-1].T.cpu()
             counts[position] = count

@@ -55,6 +55,15 @@ class InterchangePairs:
             predictions=self.predictions[rows],
         )
 
+    def to(self, device: torch.device | str) -> InterchangePairs:
+        """The same pairs on another device."""
+        return replace(
+            self,
+            base=self.base.to(device),
+            donor=self.donor.to(device),
+            predictions=self.predictions.to(device),
+        )
+
 
 def interchange_pairs(
     task: CompositionTask, count: int, generator: torch.Generator

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
+import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from transformer_lens.hook_points import HookPoint
@@ -48,6 +49,11 @@ def answer_logits(model: nn.Module, inputs: Inputs) -> Float[Tensor, "batch valu
     """The model's logits at the last position."""
     logits = model(inputs) if isinstance(inputs, Tensor) else model(**inputs)
     return logits[:, -1]
+
+
+def device_of(model: nn.Module) -> torch.device:
+    """Where the model's weights are; the CPU for a model without any."""
+    return next((weight.device for weight in model.parameters()), torch.device("cpu"))
 
 
 def hook_point(model: nn.Module, name: str) -> HookPoint | None:

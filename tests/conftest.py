@@ -1,5 +1,10 @@
 """Shared by all tests: one thread, so that numbers repeat, and a generator."""
 
+import os
+
+# Processes that tests start are on one thread too: two at a time on two cores, more only wait.
+os.environ["OMP_NUM_THREADS"] = "1"
+
 import pytest
 import torch
 

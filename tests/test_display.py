@@ -44,12 +44,34 @@ def test_shades_are_what_is_given(generator):
     html = prompt_html(task, tokens, chain, shades)
     assert ": +1.00" in html
     assert ": -0.50" in html
-    assert html.count("rgba(11, 92, 173, 0.80)") == 1
-    assert html.count("rgba(209, 102, 26, 0.40)") == 1
+    assert html.count("background:rgb(11, 92, 173);color:#fff") == 1
+    assert html.count("background:rgb(216, 167, 134);color:#000") == 1
+    assert html.count("background") == 2
     with pytest.raises(ValueError, match="2 shades for"):
         prompt_html(task, tokens, chain, [0.0, 1.0])
     with pytest.raises(ValueError, match="1 tokens are no prompt"):
         prompt_html(task, tokens[:1], chain)
+
+
+@given(st.floats(-1, 1))
+def test_shaded_cells_can_be_read(shade):
+    """WCAG's contrast of 4.5, whatever the page around it looks like."""
+    task = TASKS[0]
+    prompts = task.sample(1, torch.Generator().manual_seed(0))
+    shades = [shade] + [0.0] * (task.length - 1)
+    html = prompt_html(task, prompts.tokens[0].tolist(), prompts.chain[0].tolist(), shades)
+    found = re.findall(r"background:rgb\((\d+), (\d+), (\d+)\);color:#(fff|000)", html)
+    assert len(found) == (abs(shade) > 0.02)
+    for *color, text in found:
+        on = luminance([int(part) for part in color])
+        written = luminance([255] * 3 if text == "fff" else [0] * 3)
+        assert (max(on, written) + 0.05) / (min(on, written) + 0.05) > 4.5
+
+
+def luminance(color: list[int]) -> float:
+    parts = [part / 255 for part in color]
+    linear = [p / 12.92 if p <= 0.03928 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
 
 def test_a_batch_shows_its_first_prompts_and_how_many_follow(generator):
@@ -71,9 +93,10 @@ def test_a_stack_shows_its_layers_from_the_last_to_the_first():
     assert "5 positions" in html
     assert "state 16 × 16" in html
     assert "MLP 8" in html
+    assert "A stack of full, deltanet, sliding+mamba2, short-conv" in html
 
 
 def test_a_trace_shows_its_staircase_with_words():
     html = trained_result("early-linear-L2").trace._repr_html_()
     assert html.count("<img") == 1
-    assert "causal hop after each layer [0, 1, 2]" in html
+    assert "causal hop after each layer 0, 1, 2; probe hop 0, 1, 2; allowed 0, 1, 2." in html

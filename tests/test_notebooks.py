@@ -57,12 +57,24 @@ def check(notebook) -> list[int]:
         counts.append(len(shown))
         for picture in shown:
             pixels = imread(io.BytesIO(picture))[..., :3]
-            colors = np.unique((pixels * 255).astype(int).reshape(-1, 3), axis=0)
-            assert len(colors) > 8, f"cell {number} shows a blank figure"
+            colored = np.ptp(pixels, axis=-1) > 0.1  # axes and words are grey
+            assert colored.sum() > 200, f"cell {number} shows a blank figure"
             digest = hashlib.sha256(picture).hexdigest()
             assert digest not in seen, f"cell {number} shows a figure again"
             seen.add(digest)
     return counts
+
+
+def tables(notebook) -> list[list[str]]:
+    """What frames and tensors in the outputs say, rounded: seeds are fixed, rounding is not."""
+    found = []
+    for cell in notebook.cells:
+        for output in cell.get("outputs", []):
+            text = output.get("data", {}).get("text/plain", "")
+            if re.match(r"\s|tensor\(", text):
+                numbers = re.findall(r"-?\d+\.?\d*(?:e-?\d+)?", text)
+                found.append([f"{round(float(number), 1) + 0.0:.1f}" for number in numbers])
+    return found
 
 
 def test_every_story_is_there():
@@ -80,6 +92,11 @@ def test_it_runs_and_shows_what_is_committed(name):
     NotebookClient(fresh, timeout=300, resources={"metadata": {"path": str(HOME)}}).execute()
     assert check(committed) == check(fresh)
     assert sum(check(fresh)) >= 1
+    if name != "05_your_own_architecture":  # which trains, and steps are a machine's own
+        for there, here in zip(tables(committed), tables(fresh), strict=True):
+            np.testing.assert_allclose(
+                [float(n) for n in there], [float(n) for n in here], atol=0.11
+            )
 
 
 @pytest.mark.parametrize("name", NOTEBOOKS)

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from matplotlib.image import imread
 from typer.testing import CliRunner
 
@@ -137,8 +138,6 @@ def test_every_viewer_is_drawn_and_nothing_is_complained_of(chromium, page, widt
 
 def test_the_brightest_cell_is_where_the_model_looks(chromium, tmp_path):
     """Pixels are the model's numbers: a head of a hand-set model looks at a single entry."""
-    import torch
-
     from analyses.views import attention_view
     from architectures import hand_set_model
 
@@ -168,6 +167,23 @@ def test_heads_can_be_chosen_with_the_keyboard(chromium, page):
     assert viewer.locator("h2").inner_text() == "Head 1"
 
 
+def test_where_nothing_can_be_drawn_the_still_picture_stays(chromium, tmp_path):
+    from analyses.views import attention_view
+
+    model = load_trained("full-L2")
+    prompts = model.config.task.sample(1, torch.Generator().manual_seed(0))
+    path = attention_view(model, prompts, layers=[0]).save(tmp_path / "view.html")
+    context = chromium.new_context()
+    context.add_init_script("HTMLCanvasElement.prototype.getContext = () => { throw new Error() }")
+    inside = context.new_page()
+    inside.goto(path.as_uri())
+    inside.wait_for_selector("html[data-hoptrace-drawn]", state="attached", timeout=60_000)
+    viewer = inside.locator(".hoptrace-viewer")
+    assert viewer.get_attribute("data-drawn") == "no"
+    assert len(np.unique(pixels(viewer.locator("img").screenshot()), axis=0)) > 20
+    assert "A still picture" in viewer.inner_text()
+
+
 def test_whatever_scrolls_can_be_reached_with_the_keyboard(chromium, page):
     inside = Shown(chromium, page, 390).drawn()
     unreachable = inside.evaluate(
@@ -184,12 +200,11 @@ def test_dark_pages_are_dark_and_text_on_them_is_read(chromium, page):
     shown.keep("report-dark")
     seen = pixels(inside.screenshot(clip={"x": 0, "y": 0, "width": 1280, "height": 60}))
     assert np.median(seen) < 0.2
-    for kind in ("inside", "below", "above"):
-        color = inside.evaluate(
-            f"getComputedStyle(document.querySelector('td.{kind}') ?? document.body).color"
-        )
+    behind = np.median(seen, axis=0)
+    for kind in ("inside", "above"):
+        color = inside.locator(f"span.{kind}").first.evaluate("(e) => getComputedStyle(e).color")
         light = np.array([float(part) for part in re.findall(r"[\d.]+", color)[:3]]) / 255
-        assert contrast(light, np.full(3, 18 / 255)) > 4.5, (kind, color)
+        assert contrast(light, behind) > 4.5, (kind, color)
 
 
 def contrast(one: np.ndarray, other: np.ndarray) -> float:
@@ -208,6 +223,8 @@ def test_print_keeps_what_is_drawn_and_leaves_out_what_only_a_screen_has(chromiu
     inside = shown.drawn()
     inside.emulate_media(media="print")
     assert not inside.locator("nav").is_visible()
+    inside.evaluate("window.onbeforeprint()")
+    assert inside.locator("details pre").last.is_visible(), "recipe and model are printed"
     assert inside.locator("#verdict table").first.is_visible()
     ARTEFACTS.mkdir(exist_ok=True)
     printed = inside.pdf(path=ARTEFACTS / "report.pdf", format="A4")
@@ -256,7 +273,7 @@ def test_the_verdict_is_what_the_traces_say():
     ]
     said = verdict(runs_of(late="late-linear-L2"), {"broken": "no memory"})
     assert said[0].startswith("Against the prediction, past the bound: late after layer 2 (2 hops")
-    assert said[1].startswith("None of 1 runs learned")
+    assert said[1].startswith("The run has not learned")
     assert said[-1] == "Failed: broken."
 
 
@@ -264,8 +281,10 @@ def test_without_weights_there_is_a_report_without_views():
     html = render_report(Report("No weights", runs_of(full="full-L2"), ("shell", "true")))
     assert "The weights of this run are not in its directory" in html
     assert "hoptrace-viewer" not in re.sub(r"<(style|script).*?</\1>", "", html, flags=re.S)
-    with pytest.raises(ValueError, match="nothing to report yet"):
-        render_report(Report("Empty", [], ("shell", "true")))
+    with pytest.raises(
+        ValueError, match=r"nothing to report \(a failed: no memory\); start it again"
+    ):
+        render_report(Report("Empty", [], ("shell", "true"), failed={"a": "no memory"}))
 
 
 def test_names_and_errors_cannot_become_markup():
@@ -333,6 +352,16 @@ def test_the_command_writes_a_page_of_a_shipped_model_and_opens_it(tmp_path, mon
     quiet = CliRunner().invoke(app, ["report", "two-full-L2", "--out", "there.html", "-q"])
     assert quiet.output == ""
     assert (tmp_path / "there.html").exists()
+
+
+def test_a_run_whose_weights_are_gone_is_reported_from_where_one_stands(tmp_path, monkeypatch):
+    place = tmp_path / "my run & co"
+    shutil.copytree(trained_directory("full-L2"), place)
+    (place / "model.safetensors").unlink()
+    monkeypatch.chdir(place)
+    html = write_report(".").read_text()
+    assert "<h1>my run &amp; co: how many hops" in html
+    assert "The weights of this run are not in its directory" in html
 
 
 def test_what_cannot_be_reported_is_one_clear_error(tmp_path):

@@ -32,7 +32,7 @@ from analyses.views.viewers import bundle_html, viewer_html
 from architectures import HookedStack, ModelConfig, effective_attention, hand_set_model
 from composition import CompositionTask
 from probes import circuit, hop_map
-from probes.circuit import Node
+from probes.circuit import Circuit, Edge, Node
 
 TASK = CompositionTask(start_domain=6, branching=(3,))
 KNOWN = hand_set_model(TASK, "early-linear")
@@ -114,6 +114,27 @@ def test_layers_that_are_no_weighted_sum_are_left_out(generator):
     assert "Layer 1, full" in view.html
     assert "Layer 3, gla" in view.html
     assert len(Viewers(view.html).found) == 2
+
+
+def test_two_mixers_side_by_side_are_two_viewers():
+    config = ModelConfig(task=TASK, schedule=("full+mamba2", "sliding+short-conv"), d_model=16)
+    model, drawn = HookedStack(config), prompts()
+    found = Viewers(attention_view(model, drawn).html).found
+    _, cache = model.run_with_cache(drawn.tokens)
+    expected = [
+        cache["blocks.0.attn.hook_pattern"],
+        effective_attention(model, drawn.tokens, 0),
+        cache["blocks.1.attn.hook_pattern"],
+    ]
+    assert len(found) == len(expected)
+    for (_, properties), weights in zip(found, expected, strict=True):
+        np.testing.assert_allclose(properties["attention"], weights[0].detach(), atol=5e-5)
+
+
+def test_where_nothing_can_be_shown_it_says_so():
+    config = ModelConfig(task=TASK, schedule=("short-conv",), d_model=16)
+    with pytest.raises(ValueError, match="nothing to show"):
+        attention_view(HookedStack(config), prompts())
 
 
 @pytest.mark.parametrize(
@@ -261,6 +282,25 @@ def test_the_circuit_of_a_known_mechanism_is_known_exactly(mechanism):
     assert (frame["low"] <= frame["weight"] + 1e-6).all()
 
 
+def test_a_path_is_named_after_the_last_hop_that_is_worth_about_as_much():
+    a, b = Node(1, "mixer", "start"), Node(2, "mixer", "answer")
+
+    def named(*weights):
+        edges = [Edge(a, b, hop, weight, weight, weight) for hop, weight in enumerate(weights)]
+        edge = Circuit(("full",), ("answer",), tuple(edges), {}, 0.1, 1, 1).moved()[a, b]
+        return edge.hop, edge.weight
+
+    assert named(1.0, 1.0) == (1, 1.0)  # i_1 is on it, and i_0 changes i_1
+    assert named(1.03, 0.23) == (0, 1.03)  # i_0 is on it, and a little of i_1
+    assert named(0.5, 0.9, 0.8) == (2, 0.8)
+
+
+def test_chains_of_which_no_change_shows_are_drawn_anew():
+    task = CompositionTask(start_domain=2, branching=(2,))
+    model = HookedStack(ModelConfig(task=task, schedule=("full", "full"), d_model=16))
+    assert circuit(model, task, chains=6, prompts=1).chains == 6
+
+
 def test_a_circuit_needs_prompts():
     with pytest.raises(ValueError, match="at least one"):
         circuit(KNOWN, TASK, chains=0)
@@ -275,6 +315,7 @@ def test_pictures_are_not_blank_and_show_themselves():
         hop_map_figure(hop_map(KNOWN, TASK, pairs=64)),
         circuit_figure(circuit(KNOWN, TASK, chains=2, prompts=2)),
     ):
-        pixels = imread(BytesIO(to_png(figure)))
-        assert len(np.unique(pixels.reshape(-1, 4), axis=0)) > 20
+        seen = imread(BytesIO(to_png(figure)))[..., :3]
+        blue = np.abs(seen - np.array([11, 92, 173]) / 255).max(-1) < 0.05
+        assert blue.sum() > 200  # not the axes alone: their lines and words are grey
         assert figure._repr_png_().startswith(b"\x89PNG")

@@ -1,5 +1,10 @@
 // Draws every view of the page with the one bundle that the page carries.
 (() => {
+  // What is folded up on a screen is not lost on paper.
+  window.onbeforeprint = () => {
+    for (const folded of document.querySelectorAll("details")) folded.open = true;
+  };
+
   const unpack = async () => {
     // A notebook may insert a view before the cell with the bundle: wait for it, but not for ever.
     let packed;
@@ -27,8 +32,11 @@
         choice.click();
       });
     }
-    for (const canvas of place.querySelectorAll("canvas"))
-      canvas.setAttribute("aria-label", place.getAttribute("aria-label"));
+    // Small heads have their button's name, the chosen one is told by the words of the whole, and
+    // circuitsvis' headings are no headings of the page.
+    for (const canvas of place.querySelectorAll("canvas")) canvas.setAttribute("aria-hidden", "true");
+    for (const heading of place.querySelectorAll("h2, h3, h4"))
+      heading.setAttribute("role", "presentation");
   };
 
   const draw = async (place) => {
@@ -41,6 +49,10 @@
     circuitsvis.render(inner.id, circuitsvis[place.dataset.component], properties);
     for (let tries = 0; tries < 100 && !inner.querySelector("canvas"); tries++)
       await new Promise((done) => setTimeout(done, 20));
+    if (!inner.querySelector("canvas")) {
+      inner.remove();
+      throw new Error("nothing could be drawn here");
+    }
     reachable(place);
     still.remove();
     place.dataset.drawn = "yes";

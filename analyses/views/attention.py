@@ -17,8 +17,9 @@ from analyses.figures import to_png
 from analyses.views.pictures import heads_picture
 from analyses.views.viewers import View, beside, viewer_html
 from architectures import HookedStack, effective_attention
-from composition import SOFTMAX_KINDS
+from composition import SOFTMAX_KINDS, parts
 from composition.sampling import Prompts
+from probes.running import device_of
 from probes.sites import Site, n_layers, read
 
 BLUE, ORANGE = "#0b5cad", "#d1661a"
@@ -55,31 +56,43 @@ def attention_view(
         raise ValueError(f"row {row} is none of the {len(tokens)} prompts")
     row %= len(tokens)
     names = _labels(prompts, row, labels, tokens.shape[1])
-    chosen = _showable(model) if layers is None else list(layers)
-    return beside(
-        [_layer(model, tokens[row : row + 1], layer, names) for layer in chosen], "attention"
-    )
+    chosen = range(n_layers(model)) if layers is None else layers
+    one = tokens[row : row + 1].to(device_of(model))
+    views = [
+        _part(model, one, layer, part, names)
+        for layer in chosen
+        for part in _showable(model, layer)
+    ]
+    if not views:
+        raise ValueError(
+            "none of these layers is a weighted sum of values, so there is nothing to show: a "
+            "short convolution looks at fixed places"
+        )
+    return beside(views, "attention")
 
 
 def attention_matrix(
-    model: nn.Module, tokens: Int[Tensor, "batch position"], layer: int
+    model: nn.Module, tokens: Int[Tensor, "batch position"], layer: int, part: str = "full"
 ) -> Float[Tensor, "batch head query key"]:
-    """The pattern of a full layer; of a linear layer of a `HookedStack` the effective attention.
+    """The pattern of a softmax layer; of a linear layer of a `HookedStack` the effective attention.
+
+    Args:
+        part: kind of the mixer, where two stand side by side or the model is a `HookedStack`.
 
     Raises:
         ValueError: a layer with neither.
     """
-    if isinstance(model, HookedStack):
+    if part not in SOFTMAX_KINDS:
+        assert isinstance(model, HookedStack)
         return effective_attention(model, tokens, layer)
     # Sites put the position first: back to [batch, head, query, key].
     return read(model, tokens, [Site("pattern", layer)])[0].transpose(1, 2)
 
 
-def _layer(model: nn.Module, tokens: Tensor, layer: int, labels: Sequence[str]) -> View:
-    weights = attention_matrix(model, tokens, layer)[0].double().cpu().numpy()
+def _part(model: nn.Module, tokens: Tensor, layer: int, kind: str, labels: Sequence[str]) -> View:
+    weights = attention_matrix(model, tokens, layer, kind)[0].double().cpu().numpy()
     if not np.isfinite(weights).all():
         raise ValueError(f"attention of layer {layer} is not finite: the model's numbers overflow")
-    kind = _kind(model, layer)
     linear = kind not in SOFTMAX_KINDS
     largest = float(np.abs(weights).max()) or 1.0
     scale = largest if linear else 1.0
@@ -118,14 +131,12 @@ def _reading(
     return "The last position looks most: " + ", ".join(said) + "."
 
 
-def _kind(model: nn.Module, layer: int) -> str:
-    return model.config.schedule[layer] if isinstance(model, HookedStack) else "full"
-
-
-def _showable(model: nn.Module) -> list[int]:
-    """The layers that are a weighted sum of values; a convolution is not."""
-    every = range(n_layers(model))
-    return [layer for layer in every if _kind(model, layer) != "short-conv"]
+def _showable(model: nn.Module, layer: int) -> list[str]:
+    """Kinds of a layer's mixers that are a weighted sum of values; a convolution is none."""
+    if not isinstance(model, HookedStack):
+        return ["full"]
+    model.check_layer(layer)
+    return [part for part in parts(model.config.schedule[layer]) if part != "short-conv"]
 
 
 def _labels(

@@ -12,6 +12,7 @@ from composition.sampling import CounterfactualPairs
 from probes.activations import residual_sites
 from probes.metrics import logit_difference
 from probes.patching import patch_sweep
+from probes.running import device_of
 
 
 def residual_effects(model: nn.Module, pairs: CounterfactualPairs) -> Tensor:
@@ -42,17 +43,14 @@ def effect_view(model: nn.Module, pairs: CounterfactualPairs, *, row: int = 0) -
     Raises:
         ValueError: a row that is not there.
     """
-    if not -len(pairs.clean) <= row < len(pairs.clean):
-        raise ValueError(f"row {row} is none of the {len(pairs.clean)} pairs")
-    row %= len(pairs.clean)
-    rows = slice(row, row + 1)
-    one = CounterfactualPairs(
-        pairs.clean[rows], pairs.corrupted[rows], pairs.off_path[rows], pairs.rows[rows]
-    )
+    if not -len(pairs) <= row < len(pairs):
+        raise ValueError(f"row {row} is none of the {len(pairs)} pairs")
+    row %= len(pairs)
+    one = pairs[row : row + 1].to(device_of(model))
     task, tokens = one.clean.task, one.clean.tokens[0].tolist()
     chain, changed = one.clean.chain[0].tolist(), one.corrupted.chain[0].tolist()
     hop = next(at for at, (a, b) in enumerate(zip(chain, changed, strict=True)) if a != b)
-    effects = residual_effects(model, one)[:, :, 0].nan_to_num(0.0)
+    effects = residual_effects(model, one)[:, :, 0].nan_to_num(0.0, 1.0, -1.0)
     parts = []
     for layer, shades in enumerate(effects.tolist()):
         after = f"after layer {layer}" if layer else "embedding"
@@ -64,7 +62,8 @@ def effect_view(model: nn.Module, pairs: CounterfactualPairs, *, row: int = 0) -
     heading = (
         f"<p>In a twin of this prompt i<sub>{hop}</sub> is {changed[hop]} instead of {chain[hop]}, "
         f"and the answer {changed[-1]} instead of {chain[-1]}. Blue: how much of the right answer "
-        "comes back when the residual at that position alone is put right.</p>"
+        "comes back when the residual at that position alone is put right; orange: how much "
+        "further away it goes.</p>"
     )
     body = f'<div style="display:flex;flex-wrap:wrap;gap:1rem">{"".join(parts)}</div>'
     return View(heading + body, title=escape(f"i_{hop}, layer by layer"))

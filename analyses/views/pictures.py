@@ -14,7 +14,7 @@ from probes.circuit import Circuit, Edge, Node
 from probes.hop_map import HopMap
 
 TWO_ENDS = LinearSegmentedColormap.from_list("two ends", [PROBE, "#ffffff", CAUSAL])
-HOP_COLORS = ("#5b5b5b", "#0b5cad", "#d1661a", "#2a7f3f", "#8a3ea8", "#a8323e")
+HOP_COLORS = ("#5b5b5b", "#0b5cad", "#b04f0c", "#2a7f3f", "#8a3ea8", "#a8323e")
 """Of `i_0`, `i_1`, …; told apart in print too, since every line says its hop."""
 
 
@@ -101,12 +101,12 @@ def describe_hop_map(found: HopMap) -> str:
 def circuit_figure(found: Circuit) -> Picture:
     """The circuit as a graph: positions across, layers upwards, an arrow for each path.
 
-    An arrow's number is its weight, its colour and label the last hop whose value goes along it,
-    its width the weight too.
+    An arrow's number and width are its weight, its colour and label the hop whose value goes along
+    it, as `Circuit.moved` says.
     """
     moved = list(found.moved().values())
     nodes = sorted({node for edge in moved for node in (edge.sender, edge.receiver)})
-    roles = sorted({node.role for node in nodes}, key=_role_order)
+    roles = sorted({node.role for node in nodes}, key=found.roles.index)
     top = max((node.layer for node in nodes), default=0)
     size = 2.4 + COLUMN * max(len(roles), 1), 1.2 + ROW * (top + 1)
     figure = Picture(figsize=size, layout="constrained")
@@ -132,13 +132,6 @@ def circuit_figure(found: Circuit) -> Picture:
 
 def _height(node: Node) -> float:
     return node.layer + (0.35 if node.part == "mlp" else 0.0)
-
-
-def _role_order(role: str) -> tuple[int, int]:
-    """Functions as in a prompt, last first; then the start, then the answer."""
-    if role.startswith("z"):
-        return 0, -int(role[1:])
-    return (1, 0) if role == "start" else (2, 0)
 
 
 def _role_name(role: str) -> str:

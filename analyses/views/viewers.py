@@ -117,8 +117,8 @@ def _asset(name: str) -> str:
     return (files("analyses") / "templates" / name).read_text(encoding="utf-8")
 
 
-_bearer: list[object] = []
-"""The cell of this notebook whose output carries the bundle."""
+_bearer: tuple[object, object] | None = None
+"""The cell of this notebook whose output carries the bundle, and the run of it that did."""
 
 
 def _bundle_of_the_notebook() -> str:
@@ -126,19 +126,20 @@ def _bundle_of_the_notebook() -> str:
 
     Where the same cell is run again, its output carries the bundle again.
     """
-    cell = _cell()
-    if _bearer and (cell is None or cell != _bearer[0]):
+    global _bearer
+    cell, run = _running()
+    if _bearer is not None and (cell is None or cell != _bearer[0] or run == _bearer[1]):
         return ""
-    _bearer[:] = [cell]
+    _bearer = cell, run
     return bundle_html()
 
 
-def _cell() -> object:
-    """Which cell is running, if the notebook says so."""
+def _running() -> tuple[object, object]:
+    """Which cell is running, if the notebook says so, and which run of it this is."""
     try:
         from IPython import get_ipython
 
         parent = get_ipython().kernel.get_parent()
-        return parent["metadata"].get("cellId")
+        return parent["metadata"].get("cellId"), parent["header"]["msg_id"]
     except (ImportError, AttributeError, KeyError):
-        return None
+        return None, None
